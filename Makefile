@@ -1,0 +1,51 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv. Another Python: make PYTHON=python3.12 test
+PYTHON ?= python3
+BIN := .venv/bin
+COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url
+
+.PHONY: run test check bench docs pins clean
+
+run: .venv/installed  ## a small comparison: table, plot and report in runs/demo
+	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,gradient-norm,fedpohcs \
+		--seeds 0 --rounds 40 --out runs/demo --overwrite
+
+test: .venv/installed  ## the default test suite
+	$(BIN)/python -m pytest
+
+check: .venv/installed  ## all that must hold before a change lands
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest
+	$(MAKE) docs
+
+bench: .venv/installed  ## every speed script
+	set -e; for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+docs: .venv/installed-docs  ## the documentation, into site/
+	$(BIN)/mkdocs build --strict
+
+pins:  ## renew the pinned requirements; needs uv
+	(echo '# The core and the dev extra, pinned. To renew: make pins'; \
+		$(COMPILE) pyproject.toml --extra dev) > requirements.new && mv requirements.new requirements.txt
+	(echo '# The docs extra, pinned beside requirements.txt. To renew: make pins'; \
+		echo 'mkdocs-material>=9.5,<10' | $(COMPILE) - --constraints requirements.txt) > requirements.new \
+		&& mv requirements.new requirements-docs.txt
+
+clean:  ## remove what the other targets made, except runs/
+	rm -rf .venv build dist site .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "fedpohcs needs Python 3.11 or newer. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make virtual environments. Install its venv package (Debian: apt install python3-venv)." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+.venv/installed-docs: requirements-docs.txt .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@

@@ -1,0 +1,43 @@
+"""Federated reinforcement learning with heterogeneity-aware client selection.
+
+Names are imported when first used, so that `import fedpohcs` and the command line start at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig
+    from fedpohcs.experiment import run_experiment
+    from fedpohcs.presets import preset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ExperimentConfig",
+    "FederationConfig",
+    "LearnerConfig",
+    "ModellingConfig",
+    "__version__",
+    "preset",
+    "run_experiment",
+]
+
+_HOME = {
+    "ExperimentConfig": "config",
+    "FederationConfig": "config",
+    "LearnerConfig": "config",
+    "ModellingConfig": "config",
+    "preset": "presets",
+    "run_experiment": "experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

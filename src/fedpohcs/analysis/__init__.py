@@ -1,0 +1,1 @@
+"""Tables, figures and a report, made from run folders alone."""

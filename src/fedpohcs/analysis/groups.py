@@ -1,0 +1,76 @@
+"""Runs put together: those that differ in nothing but the seed are one group, a line of a figure."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.config import to_dict
+from fedpohcs.errors import UserError
+from fedpohcs.storage import Run, find_runs, load_run
+from fedpohcs.types import Vector
+
+
+class Group(NamedTuple):
+    """Runs of one experiment with different seeds, in the order of the seeds."""
+
+    world: str
+    level: str
+    label: str  # the selector, and the settings in which groups of the same selector differ
+    runs: tuple[Run, ...]
+
+    @property
+    def mean_returns(self) -> Vector:
+        """Mean return by seed and round, [seeds, rounds], up to the last round that all seeds have."""
+        length = min(len(run.rounds["round"]) for run in self.runs)
+        return np.stack([run.rounds["mean_return"][:length] for run in self.runs])
+
+
+def load_groups(paths: Iterable[Path]) -> list[Group]:
+    """Read the runs in and below `paths` and put them together."""
+    return group_runs([load_run(path) for path in find_runs(paths)])
+
+
+def group_runs(runs: list[Run]) -> list[Group]:
+    """The groups in the order in which their first runs come."""
+    settings = [_flatten(to_dict(run.config)) for run in runs]
+    families: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        families[run.config.world, run.config.level, run.config.selector].append(index)
+    members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for (world, level, selector), indices in families.items():
+        differing = _differing_keys([settings[index] for index in indices])
+        for index in indices:
+            details = [f"{key}={settings[index][key]}" for key in differing]
+            members[world, level, " ".join([selector, *details])].append(runs[index])
+    return [Group(*name, runs=_by_seed(group)) for name, group in members.items()]
+
+
+def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
+    """Groups by world and level: the panels of a figure, the tables of a report."""
+    panels: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        panels[group.world, group.level].append(group)
+    return dict(panels)
+
+
+def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
+    ordered = sorted(runs, key=lambda run: run.config.seed)
+    for one, other in pairwise(ordered):
+        if one.config.seed == other.config.seed:
+            raise UserError(f"run (={str(other.path)!r}) repeats {str(one.path)!r}: give each experiment once.")
+    return tuple(ordered)
+
+
+def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
+    return [key for key in settings[0] if key != "seed" and any(s[key] != settings[0][key] for s in settings)]
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,0 +1,205 @@
+"""An experiment as one tree of frozen dataclasses. Each checks itself when it is made.
+
+The same tree is the command line, the stored `config.json` and the Python API. Field comments are the help texts.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+from fedpohcs.errors import UserError, require, require_known
+
+
+def _require_positive(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(math.isfinite(value) and value > 0, f"{section}{name}", value, "must be a finite number above 0")
+
+
+def _require_fraction(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(math.isfinite(value) and 0 < value <= 1, f"{section}{name}", value, "must be above 0 and at most 1")
+
+
+def _require_not_negative(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(math.isfinite(value) and value >= 0, f"{section}{name}", value, "must be a finite number, 0 or more")
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Who takes part. Paper: Table 4 and Alg. 3."""
+
+    num_clients: int = 60
+    """N, the size of the population."""
+    num_candidates: int = 18
+    """d, the clients sampled and asked each round."""
+    num_selected: int = 6
+    """K, the candidates that train."""
+    client_weights: tuple[float, ...] | None = None
+    """q_n, one positive number a client; they are normalised. None: all equal."""
+    update_weights: Literal["steps", "clients"] = "steps"
+    """Weigh an update by the environment steps behind it, or by q_n."""
+    aggregator: str = "parameter-mean"
+    """How updates become one policy: parameter-mean, or policy-mean for tabular policies."""
+    evaluation_episodes: int = 10
+    """Episodes of every client after every round."""
+
+    def __post_init__(self) -> None:
+        n, d, k = self.num_clients, self.num_candidates, self.num_selected
+        _require_positive("federation.", self, "num_clients", "num_selected", "evaluation_episodes")
+        require(k <= d, "federation.num_selected", k, f"must not exceed num_candidates (={d})", "Sample more or train fewer.")
+        require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
+        if self.client_weights is not None:
+            weights = self.client_weights
+            require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
+            positive = all(math.isfinite(w) and w > 0 for w in weights)
+            require(positive, "federation.client_weights", weights, "must be finite and above 0")
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The local learner: PPO with an adaptive KL penalty. Paper: Sec. 5.2, Tables 1-3."""
+
+    loss: Literal["kl-penalty", "clip"] = "kl-penalty"
+    """Surrogate objective: adaptive KL penalty (the paper's), or PPO's clipped one."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Tanh layers of the policy and of the critic. Empty: linear, a table where observations are one-hot."""
+    local_iterations: int = 5
+    """I, local iterations a round."""
+    steps_per_iteration: int = 2048
+    """Whole episodes are collected until there are more steps than this."""
+    parallel_episodes: int = 3
+    """Episodes a client runs side by side, each collecting its share of the steps."""
+    epochs: int = 1
+    """E, passes over the collected steps by the policy."""
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    learning_rate_decay: float = 0.98
+    """Factor a round."""
+    learning_rate_floor: float = 1e-8
+    momentum: float = 0.9
+    max_gradient_norm: float = 10.0
+    discount: float = 0.99
+    """gamma."""
+    gae_discount: float = 0.95
+    """lambda of generalised advantage estimation."""
+    bootstrap_at_time_limit: bool = True
+    """Value the state where the time limit cut an episode. False: as if it had ended there."""
+    importance_cap: float = 10.0
+    """Largest importance weight of the KL-penalty surrogate."""
+    clip_range: float = 0.2
+    """Of the clipped surrogate."""
+    kl_target: float = 0.003
+    kl_coefficient: float = 1.0
+    """beta at the start; it adapts and is averaged with the weights."""
+    entropy_coefficient: float = 0.1
+    entropy_decay_rounds: int = 20
+    """The entropy coefficient is divided by 10 every so many rounds."""
+    critic_learning_rate: float = 1e-3
+    critic_epochs: int = 3
+    filter_warmup_steps: int = 100_000
+    """Steps of the initial policy with which a client starts its observation and reward filters."""
+    observation_clip: float = 5.0
+    reward_clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        at = "learner."
+        _require_positive(at, self, "local_iterations", "steps_per_iteration", "parallel_episodes", "epochs", "batch_size")
+        _require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
+        _require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
+        _require_positive(at, self, "observation_clip", "reward_clip")
+        _require_not_negative(at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs")
+        _require_fraction(at, self, "learning_rate_decay", "gae_discount")
+        require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
+        require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
+        sizes = self.hidden_sizes
+        require(all(size > 0 for size in sizes), "learner.hidden_sizes", sizes, "must all be above 0")
+
+
+@dataclass(frozen=True)
+class ModellingConfig:
+    """Phase one: the tabular model behind D_n and A_n. Paper: Sec. 4.2."""
+
+    history_rounds: int = 5
+    """Evaluation episodes of so many past rounds are modelled."""
+    steps_per_episode: int | None = None
+    """Model only so many first steps of an episode. None: all."""
+    observation_cell: float = 0.1
+    """Width of a state cell, in units of the filtered observation."""
+    action_cell: float = 0.1
+    """Width of an action cell. Discrete actions are their own cells."""
+    clip_actions: bool = False
+    """Clip actions to the action space before they are put into cells."""
+    horizon: int = 1000
+    """Steps of the visitation recursion."""
+    action_support: Literal["state", "client"] = "state"
+    """Renormalise the policy over the action cells taken in that state, or over all the client ever took."""
+    episode_end: Literal["absorbing", "restart"] = "absorbing"
+    """Where the last step of an episode leads: nowhere, or to a start state."""
+    advantages: Literal["model", "gae"] = "model"
+    """Policy evaluation on the tabular model, or GAE samples averaged by cell."""
+    standardise: bool = False
+    """Scale a client's advantages to mean 0 and standard deviation 1."""
+    missing: Literal["zero", "predicted"] = "zero"
+    """Pairs a client never visited: zero, or predicted from its own table."""
+    rewards: Literal["raw", "filtered"] = "raw"
+    """Model the environment's rewards, or each client's own rescaled ones."""
+
+    def __post_init__(self) -> None:
+        _require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
+        if self.steps_per_episode is not None:
+            _require_positive("modelling.", self, "steps_per_episode")
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """One run: a world, a federation, a way to select, a learner."""
+
+    world: str = "mountain-cars"
+    level: str = "medium"
+    """Level of heterogeneity; every world names its own."""
+    selector: str = "fedpohcs"
+    """How the clients that train are chosen; see `fedpohcs list`."""
+    rounds: int = 150
+    seed: int = 0
+    """Decides initial weights, candidate sets and every other draw."""
+    executor: Literal["vectorised", "one-by-one"] = "vectorised"
+    """Run clients together on all cores, or one after the other to debug."""
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    modelling: ModellingConfig = field(default_factory=ModellingConfig)
+
+    def __post_init__(self) -> None:
+        from fedpohcs.envs import WORLDS
+        from fedpohcs.selection import SELECTORS
+
+        require_known("world", self.world, WORLDS)
+        require_known("selector", self.selector, SELECTORS)
+        require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
+        require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as plain values, every default written out."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str = "") -> Any:
+    """The config back from plain values. Unknown keys are refused."""
+    hints = get_type_hints(cls)
+    for key in values:
+        require_known(f"{prefix}key", key, hints)
+    arguments = {}
+    for key, value in values.items():
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise UserError(f"{prefix}{key} (={value!r}) must be a table of settings.")
+            value = from_dict(value, hints[key], f"{prefix}{key}.")
+        elif isinstance(value, list):
+            value = tuple(value)
+        arguments[key] = value
+    return cls(**arguments)

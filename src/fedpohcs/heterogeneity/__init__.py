@@ -1,0 +1,55 @@
+"""How far clients are apart and how much each can learn: the table D_n A_n of a client, Delta_n of many."""
+
+import numpy as np
+
+from fedpohcs.config import ModellingConfig
+from fedpohcs.heterogeneity.advantage import advantages
+from fedpohcs.heterogeneity.metric import heterogeneity, learning_potential, selection_metric, stack_tables
+from fedpohcs.heterogeneity.model import (
+    Policy,
+    action_probabilities,
+    build_model,
+    first_steps,
+    merge_actions,
+    require_finite,
+)
+from fedpohcs.heterogeneity.prediction import AdvantagePredictor, fit_predictor
+from fedpohcs.heterogeneity.recursion import visitation
+from fedpohcs.types import Steps, WeightedAdvantage
+
+__all__ = [
+    "AdvantagePredictor",
+    "heterogeneity",
+    "learning_potential",
+    "selection_metric",
+    "stack_tables",
+    "weighted_advantage_table",
+]
+
+
+def weighted_advantage_table(
+    steps: Steps, distribution: Policy, config: ModellingConfig, discount: float
+) -> WeightedAdvantage:
+    """The table D_n A_n of one client: visitation times advantage on the pairs it visited.
+
+    Safe to call from several threads; the work is done without holding the interpreter's lock.
+
+    Args:
+        steps: Filtered observations, and actions already clipped and rewards already rescaled if the config says so.
+        distribution: The policy, from the centres of state cells [S, obs] to a distribution of NumPy arrays.
+        config: How to model.
+        discount: gamma of the policy evaluation.
+
+    Paper: Sec. 4.2 and Alg. 3, line 6.
+    """
+    if not len(steps.reward):
+        return WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
+    require_finite(steps)
+    steps = first_steps(steps, config.steps_per_episode)
+    model = build_model(steps, config)
+    probability = action_probabilities(model, distribution, config.action_support)
+    transitions, reward = merge_actions(model, probability)
+    visits = visitation(transitions, model.start, config.horizon)
+    advantage = advantages(model, steps, transitions, reward, config, discount)
+    fill = fit_predictor(model, visits, advantage) if config.missing == "predicted" else None
+    return WeightedAdvantage(model.pair_key, visits[model.pair_state] * advantage, fill)

@@ -1,0 +1,63 @@
+"""Action distributions, written with array operators only so that NumPy and JAX arrays both work."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = Any
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Gaussian(NamedTuple):
+    """Independent normal actions; `log_std` does not depend on the state but is broadcast to `mean`."""
+
+    mean: Array  # [..., act]
+    log_std: Array  # [..., act]
+
+    def sample(self, noise: Array) -> Array:
+        """The action that standard normal `noise` stands for."""
+        return self.mean + jnp.exp(self.log_std) * noise
+
+    def log_prob(self, action: Array) -> Array:
+        xp = self.mean.__array_namespace__()
+        deviation = (action - self.mean) * xp.exp(-self.log_std)
+        return (-0.5 * deviation * deviation - self.log_std - _HALF_LOG_2PI).sum(-1)
+
+    def entropy(self) -> Array:
+        return (self.log_std + 0.5 + _HALF_LOG_2PI).sum(-1)
+
+    def kl_to(self, other: "Gaussian") -> Array:
+        """KL(self || other)."""
+        ratio = jnp.exp(2 * (self.log_std - other.log_std))
+        distance = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return (other.log_std - self.log_std + 0.5 * (ratio + distance * distance - 1)).sum(-1)
+
+
+class Categorical(NamedTuple):
+    """One of finitely many actions; `logits` are normalised log-probabilities."""
+
+    logits: Array  # [..., A]
+
+    def sample(self, noise: Array) -> Array:
+        """The action that standard Gumbel `noise` stands for."""
+        return jnp.argmax(self.logits + noise, axis=-1)
+
+    def log_prob(self, action: Array) -> Array:
+        xp = self.logits.__array_namespace__()
+        shape = xp.broadcast_shapes(action.shape, self.logits.shape[:-1])
+        logits = xp.broadcast_to(self.logits, (*shape, self.logits.shape[-1]))
+        index = xp.broadcast_to(action, shape)[..., None]
+        return xp.take_along_axis(logits, index, axis=-1)[..., 0]
+
+    def entropy(self) -> Array:
+        return -(jnp.exp(self.logits) * self.logits).sum(-1)
+
+    def kl_to(self, other: "Categorical") -> Array:
+        """KL(self || other)."""
+        return (jnp.exp(self.logits) * (self.logits - other.logits)).sum(-1)
+
+
+def categorical(unnormalised: Array) -> Categorical:
+    return Categorical(jax.nn.log_softmax(unnormalised))

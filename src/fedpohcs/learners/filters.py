@@ -1,0 +1,65 @@
+"""Running statistics with which a client rescales what it sees. They never leave the client."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+SMALLEST_STD = 1e-6
+
+
+class Moments(NamedTuple):
+    """Count, mean and sum of squared deviations of a stream of numbers."""
+
+    count: jax.Array
+    mean: jax.Array
+    squares: jax.Array
+
+
+class Filters(NamedTuple):
+    """State of one client: what its observations and rewards look like so far."""
+
+    observation: Moments
+    reward: Moments
+
+
+def no_moments(shape: tuple[int, ...]) -> Moments:
+    return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+
+
+def init_filters(observation_size: int) -> Filters:
+    return Filters(no_moments((observation_size,)), no_moments(()))
+
+
+def update_moments(moments: Moments, values: jax.Array, valid: jax.Array) -> Moments:
+    """Merge the valid entries of a batch into the statistics (Chan's parallel update)."""
+    weight = valid.reshape(valid.shape + (1,) * (values.ndim - valid.ndim)).astype(values.dtype)
+    axes = tuple(range(valid.ndim))
+    added = valid.sum().astype(values.dtype)
+    mean = (values * weight).sum(axes) / jnp.maximum(added, 1.0)
+    squares = (weight * (values - mean) ** 2).sum(axes)
+    count = moments.count + added
+    share = added / jnp.maximum(count, 1.0)
+    shift = mean - moments.mean
+    return Moments(
+        count, moments.mean + shift * share, moments.squares + squares + shift**2 * moments.count * share
+    )
+
+
+def _std(moments: Moments, xp: Any) -> Any:
+    """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
+    std = xp.sqrt(moments.squares / xp.maximum(moments.count, 1.0))
+    return xp.where(std > SMALLEST_STD, std, 1.0)
+
+
+def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
+    """z-score, clipped. NumPy or JAX, as the observation is."""
+    xp = observation.__array_namespace__()
+    moments = filters.observation
+    return xp.clip((observation - moments.mean) / _std(moments, xp), -clip, clip)
+
+
+def filter_reward(filters: Filters, reward: Any, clip: float) -> Any:
+    """Divide by the standard deviation, clipped. Not centred: the sign of a reward is kept."""
+    xp = reward.__array_namespace__()
+    return xp.clip(reward / _std(filters.reward, xp), -clip, clip)

@@ -1,0 +1,79 @@
+"""Policy and critic: tanh perceptrons as plain pytrees, and the distribution a policy gives."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedpohcs.envs.base import ContinuousActions, DiscreteActions
+from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
+
+
+class Dense(NamedTuple):
+    """One affine layer."""
+
+    kernel: jax.Array
+    bias: jax.Array
+
+
+class PolicyParams(NamedTuple):
+    """Layers of the policy; `log_std` is empty for discrete actions."""
+
+    layers: tuple[Dense, ...]
+    log_std: jax.Array
+
+
+class AgentParams(NamedTuple):
+    """All that is federated: policy, critic, and the KL coefficient beta, which is averaged like a weight."""
+
+    policy: PolicyParams
+    critic: tuple[Dense, ...]
+    kl_coefficient: jax.Array
+
+
+def init_layers(key: jax.Array, sizes: Sequence[int]) -> tuple[Dense, ...]:
+    """Glorot-normal kernels, zero biases."""
+    glorot = jax.nn.initializers.glorot_normal()
+    keys = jax.random.split(key, len(sizes) - 1)
+    shapes = zip(sizes[:-1], sizes[1:], strict=True)
+    return tuple(Dense(glorot(k, shape), jnp.zeros(shape[1])) for k, shape in zip(keys, shapes, strict=True))
+
+
+def apply_layers(layers: tuple[Dense, ...], x: jax.Array) -> jax.Array:
+    """Tanh between layers, none after the last."""
+    for layer in layers[:-1]:
+        x = jnp.tanh(x @ layer.kernel + layer.bias)
+    return x @ layers[-1].kernel + layers[-1].bias
+
+
+def init_agent(
+    key: jax.Array,
+    observation_size: int,
+    actions: ContinuousActions | DiscreteActions,
+    hidden_sizes: Sequence[int],
+    kl_coefficient: float,
+) -> AgentParams:
+    """Fresh weights. A Gaussian policy starts with standard deviation 1 everywhere."""
+    key_policy, key_critic = jax.random.split(key)
+    continuous = isinstance(actions, ContinuousActions)
+    outputs = actions.size if isinstance(actions, ContinuousActions) else actions.count
+    policy = PolicyParams(
+        layers=init_layers(key_policy, (observation_size, *hidden_sizes, outputs)),
+        log_std=jnp.zeros(outputs if continuous else 0),
+    )
+    critic = init_layers(key_critic, (observation_size, *hidden_sizes, 1))
+    return AgentParams(policy, critic, jnp.asarray(kl_coefficient, jnp.float32))
+
+
+def action_distribution(policy: PolicyParams, observation: jax.Array) -> Gaussian | Categorical:
+    """pi(. | s) for a batch of filtered observations."""
+    output = apply_layers(policy.layers, observation)
+    if policy.log_std.size:
+        return Gaussian(output, jnp.broadcast_to(policy.log_std, output.shape))
+    return categorical(output)
+
+
+def state_value(critic: tuple[Dense, ...], observation: jax.Array) -> jax.Array:
+    """V(s) for a batch of filtered observations."""
+    return apply_layers(critic, observation)[..., 0]

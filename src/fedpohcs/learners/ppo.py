@@ -1,0 +1,252 @@
+"""PPO for one client: losses, one update, and from them what a client does when it is asked to learn.
+
+Everything here is written for one client and runs under `jax.vmap(..., axis_name=CLIENT_AXIS)`. Collecting and
+updating are apart, so that worlds that cannot be traced share the update.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedpohcs.config import LearnerConfig
+from fedpohcs.learners.distributions import Categorical, Gaussian
+from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
+from fedpohcs.learners.gae import generalised_advantage, temporal_difference
+from fedpohcs.learners.networks import AgentParams, PolicyParams, action_distribution, state_value
+from fedpohcs.learners.rollout import Trajectory, largest_of_clients
+
+LARGEST_KL_COEFFICIENT, SMALLEST_KL_COEFFICIENT = 20.0, 1e-8
+KL_TOLERANCE = 1.1
+
+
+class Samples(NamedTuple):
+    """What the losses read of each step; [M, ...]."""
+
+    observation: jax.Array  # filtered
+    action: jax.Array
+    advantage: jax.Array  # standardised over the batch
+    value_target: jax.Array
+    old: Gaussian | Categorical  # the distribution that acted
+
+
+class Batch(NamedTuple):
+    """One collected batch: flattened lanes, padding included."""
+
+    samples: Samples
+    valid: jax.Array  # [M]
+
+
+class OptimiserState(NamedTuple):
+    """Momentum of the policy and moments of the critic; a client keeps its own between rounds."""
+
+    policy: optax.OptState
+    critic: optax.OptState
+
+
+class Schedule(NamedTuple):
+    """Coefficients that depend on the round alone."""
+
+    learning_rate: jax.Array
+    entropy_coefficient: jax.Array
+
+
+class UpdateInfo(NamedTuple):
+    """What one local iteration did."""
+
+    kl: jax.Array
+    entropy: jax.Array
+    critic_loss: jax.Array
+
+
+Surrogate = Callable[[LearnerConfig, Samples, Gaussian | Categorical, jax.Array], jax.Array]
+
+
+def kl_penalty_surrogate(
+    config: LearnerConfig, samples: Samples, new: Gaussian | Categorical, kl_coefficient: jax.Array
+) -> jax.Array:
+    """min(w, cap) A - beta KL(old || new) of each sample, w the importance weight. Paper: Sec. 5.2."""
+    weight = jnp.exp(new.log_prob(samples.action) - samples.old.log_prob(samples.action))
+    penalty = samples.old.kl_to(new)  # pyright: ignore[reportArgumentType]  old and new are of one kind
+    return jnp.minimum(weight, config.importance_cap) * samples.advantage - kl_coefficient * penalty
+
+
+def clipped_surrogate(
+    config: LearnerConfig, samples: Samples, new: Gaussian | Categorical, kl_coefficient: jax.Array
+) -> jax.Array:
+    """min(w A, clip(w, 1 - eps, 1 + eps) A) of each sample (Schulman et al., 2017)."""
+    del kl_coefficient
+    weight = jnp.exp(new.log_prob(samples.action) - samples.old.log_prob(samples.action))
+    clipped = jnp.clip(weight, 1 - config.clip_range, 1 + config.clip_range)
+    return jnp.minimum(weight * samples.advantage, clipped * samples.advantage)
+
+
+SURROGATES: dict[str, Surrogate] = {"kl-penalty": kl_penalty_surrogate, "clip": clipped_surrogate}
+
+
+def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean of the entries where `mask` holds; 0 where none does."""
+    weight = mask.astype(x.dtype)
+    return (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+
+
+def policy_loss(
+    policy: PolicyParams,
+    config: LearnerConfig,
+    samples: Samples,
+    mask: jax.Array,
+    kl_coefficient: jax.Array,
+    entropy_coefficient: jax.Array,
+) -> jax.Array:
+    """The negated surrogate with its entropy bonus."""
+    new = action_distribution(policy, samples.observation)
+    gain = SURROGATES[config.loss](config, samples, new, kl_coefficient)
+    return -masked_mean(gain + entropy_coefficient * new.entropy(), mask)
+
+
+def critic_loss(critic: Any, samples: Samples, mask: jax.Array) -> jax.Array:
+    """Mean squared error to the lambda-return."""
+    return masked_mean((state_value(critic, samples.observation) - samples.value_target) ** 2, mask)
+
+
+def advantages(
+    config: LearnerConfig, params: AgentParams, filters: Filters, trajectory: Trajectory
+) -> tuple[jax.Array, jax.Array]:
+    """GAE and values of every step, [T, E] each; rewards and observations pass the client's filters."""
+    observation = filter_observation(filters, trajectory.observation, config.observation_clip)
+    next_observation = filter_observation(filters, trajectory.next_observation, config.observation_clip)
+    value, next_value = state_value(params.critic, observation), state_value(params.critic, next_observation)
+    reward = filter_reward(filters, trajectory.reward, config.reward_clip)
+    bootstraps = ~trajectory.terminated if config.bootstrap_at_time_limit else ~trajectory.last
+    delta = temporal_difference(reward, value, next_value, bootstraps, config.discount)
+    delta = jnp.where(trajectory.valid, delta, 0.0)
+    continues = trajectory.valid & ~trajectory.last
+    return generalised_advantage(delta, continues, config.discount, config.gae_discount), value
+
+
+def make_batch(config: LearnerConfig, params: AgentParams, filters: Filters, trajectory: Trajectory) -> Batch:
+    """Samples of a trajectory with advantages standardised over its valid steps, lanes flattened."""
+    advantage, value = advantages(config, params, filters, trajectory)
+    mean = masked_mean(advantage, trajectory.valid)
+    std = jnp.sqrt(masked_mean((advantage - mean) ** 2, trajectory.valid))
+    observation = filter_observation(filters, trajectory.observation, config.observation_clip)
+    samples = Samples(
+        observation=observation,
+        action=trajectory.action,
+        advantage=(advantage - mean) / (std + 1e-8),
+        value_target=advantage + value,
+        old=action_distribution(params.policy, observation),
+    )
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), Batch(samples, trajectory.valid))
+
+
+def policy_optimiser(config: LearnerConfig) -> optax.GradientTransformation:
+    """Clipped gradients with momentum; the round's learning rate is applied by the caller."""
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.trace(config.momentum))
+
+
+def critic_optimiser(config: LearnerConfig) -> optax.GradientTransformation:
+    return optax.adam(config.critic_learning_rate)
+
+
+def init_optimisers(config: LearnerConfig, params: AgentParams) -> OptimiserState:
+    return OptimiserState(policy_optimiser(config).init(params.policy), critic_optimiser(config).init(params.critic))
+
+
+def update(
+    config: LearnerConfig,
+    schedule: Schedule,
+    params: AgentParams,
+    optimisers: OptimiserState,
+    batch: Batch,
+    shuffles: jax.Array,
+) -> tuple[AgentParams, OptimiserState, UpdateInfo]:
+    """One local iteration on one batch: policy epochs, critic epochs, then the rule for beta.
+
+    Args:
+        config: of the learner.
+        schedule: of this round.
+        params: weights before.
+        optimisers: of this client.
+        batch: what was collected.
+        shuffles: permutations of the batch, [epochs + critic_epochs, M]. Drawn by the caller, because a sort inside
+            the compiled loop costs more than the learning.
+    """
+    orders = jax.vmap(valid_first, in_axes=(0, None))(shuffles, batch.valid)
+
+    def improve_policy(carry: Any, samples: Samples, mask: jax.Array) -> Any:
+        policy, state = carry
+        gradient = jax.grad(policy_loss)(
+            policy, config, samples, mask, params.kl_coefficient, schedule.entropy_coefficient
+        )
+        direction, state = policy_optimiser(config).update(gradient, state)
+        step = jax.tree.map(lambda x: -schedule.learning_rate * x, direction)
+        return optax.apply_updates(policy, step), state
+
+    def improve_critic(carry: Any, samples: Samples, mask: jax.Array) -> Any:
+        critic, state = carry
+        step, state = critic_optimiser(config).update(jax.grad(critic_loss)(critic, samples, mask), state, critic)
+        return optax.apply_updates(critic, step), state
+
+    policy, policy_state = run_epochs(
+        improve_policy, (params.policy, optimisers.policy), batch, orders[: config.epochs], config.batch_size
+    )
+    critic, critic_state = run_epochs(
+        improve_critic, (params.critic, optimisers.critic), batch, orders[config.epochs :], config.batch_size
+    )
+    new = action_distribution(policy, batch.samples.observation)
+    kl = masked_mean(batch.samples.old.kl_to(new), batch.valid)  # pyright: ignore[reportArgumentType]
+    largest_advantage = jnp.where(batch.valid, batch.samples.advantage, -jnp.inf).max()
+    kl_coefficient = adapt_kl_coefficient(params.kl_coefficient, kl, config.kl_target, largest_advantage)
+    info = UpdateInfo(
+        kl, masked_mean(new.entropy(), batch.valid), critic_loss(critic, batch.samples, batch.valid)
+    )
+    return AgentParams(policy, critic, kl_coefficient), OptimiserState(policy_state, critic_state), info
+
+
+def adapt_kl_coefficient(
+    coefficient: jax.Array, kl: jax.Array, target: float, largest_advantage: jax.Array
+) -> jax.Array:
+    """beta doubles when the policy moved too far and halves when it hardly moved.
+
+    It never weighs so much that the penalty alone exceeds the largest advantage.
+    """
+    doubled = jnp.where(kl > target * KL_TOLERANCE, coefficient * 2, coefficient)
+    adapted = jnp.where(kl < target / KL_TOLERANCE, coefficient / 2, doubled)
+    ceiling = jnp.minimum(LARGEST_KL_COEFFICIENT, largest_advantage / jnp.maximum(jnp.abs(kl), 1e-12))
+    return jnp.maximum(jnp.minimum(adapted, ceiling), SMALLEST_KL_COEFFICIENT)
+
+
+def valid_first(shuffle: jax.Array, valid: jax.Array) -> jax.Array:
+    """The shuffled indices of valid steps, in their shuffled order, then padding."""
+    chosen = valid[shuffle]
+    position = jnp.where(chosen, jnp.cumsum(chosen) - 1, shuffle.size)
+    return jnp.zeros_like(shuffle).at[position].set(shuffle, mode="drop", unique_indices=True)
+
+
+def run_epochs(
+    improve: Callable[[Any, Samples, jax.Array], Any], carry: Any, batch: Batch, orders: jax.Array, batch_size: int
+) -> Any:
+    """Fold `improve` over minibatches, one pass for each order. The last minibatch of a pass may be smaller."""
+    count = batch.valid.sum()
+    num_batches = largest_of_clients(-(-count // batch_size))
+    padding = -batch.valid.size % batch_size
+
+    def one_epoch(carry: Any, order: jax.Array) -> tuple[Any, None]:
+        # Permuted once, so that minibatches are contiguous slices: gathering inside the loop is slower.
+        order = jnp.pad(order, (0, padding))
+        shuffled = jax.tree.map(lambda x: x[order], batch.samples)
+
+        def one_batch(index: jax.Array, carry: Any) -> Any:
+            start = index * batch_size
+            samples = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, batch_size), shuffled)
+            mask = start + jnp.arange(batch_size) < count
+            improved = improve(carry, samples, mask)
+            # Clients with fewer steps wait, unchanged, for the others.
+            return jax.tree.map(lambda new, old: jnp.where(start < count, new, old), improved, carry)
+
+        return jax.lax.fori_loop(0, num_batches, one_batch, carry), None
+
+    return jax.lax.scan(one_epoch, carry, orders)[0]

@@ -1,0 +1,34 @@
+"""Every random draw is named by (seed, purpose, round, client), so order, executor and resuming cannot change it."""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import jax
+
+
+class Purpose(IntEnum):
+    """What a draw is for. The numbers are part of the results: never renumber them."""
+
+    INITIAL_WEIGHTS = 0
+    CANDIDATES = 1
+    SELECTION = 2
+    TRAINING = 3
+    SHUFFLING = 4
+    EVALUATION = 5
+    WARM_UP = 6
+    POPULATION = 7
+
+
+def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:
+    """The NumPy generator of one draw."""
+    return np.random.default_rng([seed, purpose, round_number, client])
+
+
+def device_key(seed: int, purpose: Purpose, round_number: int = 0) -> "jax.Array":
+    """The JAX key of one purpose and round; a client folds in its own id."""
+    import jax
+
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), round_number)

@@ -1,0 +1,88 @@
+"""One federated round, written once. Paper: Alg. 3 (FedPOHCS); every selector and executor runs it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from fedpohcs.aggregation import AGGREGATORS, aggregate
+from fedpohcs.config import FederationConfig
+from fedpohcs.execution.base import Executor
+from fedpohcs.randomness import Purpose, host_generator
+from fedpohcs.selection import Question, Selection, Selector
+from fedpohcs.types import ClientIds, ClientUpdates, RoundRecord, ServerState, Vector
+
+
+def run_round(
+    state: ServerState, executor: Executor, selector: Selector, federation: FederationConfig, seed: int
+) -> tuple[ServerState, RoundRecord]:
+    """Sample candidates, ask them, choose, train, aggregate, evaluate on everyone."""
+    clock = PhaseClock()
+    question = ask_question(state.round, selector, federation, seed)
+    with clock.phase("measure"):
+        asked = selector.asks(question, state.selector_state)
+        metrics = executor.measure(state.params, state.round, asked, selector.requires)
+    with clock.phase("select"):
+        selection, selector_state = selector.select(question, metrics, state.selector_state)
+    with clock.phase("train"):
+        updates = executor.train(state.params, state.round, selection.client)
+    with clock.phase("aggregate"):
+        weight = update_weight(updates, question.weight, federation)
+        params, rejected = aggregate(state.params, updates, weight, AGGREGATORS[federation.aggregator])
+    with clock.phase("evaluate"):
+        evaluation = executor.evaluate(params, state.round + 1, np.arange(executor.num_clients))
+    record = RoundRecord(
+        round=state.round + 1,
+        candidates=question.candidates,
+        selection=selection,
+        updates_info=updates.info,
+        train_steps=updates.steps,
+        rejected=rejected,
+        evaluation=evaluation,
+        seconds=clock.seconds,
+    )
+    return ServerState(state.round + 1, params, selector_state), record
+
+
+def evaluate_start(state: ServerState, executor: Executor) -> RoundRecord:
+    """Round 0: how the untrained policy does, which is also what the first round measures."""
+    clock = PhaseClock()
+    with clock.phase("evaluate"):
+        evaluation = executor.evaluate(state.params, 0, np.arange(executor.num_clients))
+    nobody: ClientIds = np.arange(0)
+    return RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
+
+
+def ask_question(round_number: int, selector: Selector, federation: FederationConfig, seed: int) -> Question:
+    """The candidates of a round: a function of the seed, so that every selector meets the same ones."""
+    n = federation.num_clients
+    d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
+    sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
+    generator = host_generator(seed, Purpose.SELECTION, round_number)
+    return Question(np.sort(sampled), k, n, client_weight(federation), generator)
+
+
+def client_weight(federation: FederationConfig) -> Vector:
+    """q_n of every client, summing to one."""
+    weight = np.asarray(federation.client_weights or np.ones(federation.num_clients), float)
+    return weight / weight.sum()
+
+
+def update_weight(updates: ClientUpdates, weight: Vector, federation: FederationConfig) -> Vector:
+    """How much each update counts: by the steps behind it, or by q_n."""
+    return updates.steps.astype(float) if federation.update_weights == "steps" else weight[updates.client]
+
+
+class PhaseClock:
+    """Seconds spent in each phase of a round."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start

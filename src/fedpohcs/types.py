@@ -1,0 +1,89 @@
+"""The few types that travel between the parts. Host-side arrays are NumPy; parameters are JAX pytrees."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Params = Any  # a pytree of arrays: policy, critic and KL coefficient
+ClientIds = NDArray[np.int64]
+Vector = NDArray[np.float64]
+
+
+class Distribution(Protocol):
+    """A batch of action distributions whose arrays may be NumPy or JAX."""
+
+    def log_prob(self, action: Any) -> Any: ...
+
+
+class Steps(NamedTuple):
+    """Recorded environment steps of one client: whole episodes, one after the other."""
+
+    observation: NDArray[np.floating]  # [n, obs]
+    action: NDArray[np.generic]  # [n, act] for continuous actions, [n] of integers for discrete ones
+    reward: NDArray[np.floating]  # [n]
+    last: NDArray[np.bool_]  # [n] the episode ends with this step
+    advantage: NDArray[np.floating] | None = None  # [n] GAE samples, only where the metric asks for them
+
+
+class WeightedAdvantage(NamedTuple):
+    """The sparse table D_n A_n of one client, keyed by hashed (state cell, action cell); keys ascend."""
+
+    pair: NDArray[np.uint64]  # [P] key of each visited state-action pair
+    value: NDArray[np.float64]  # [P] visitation times advantage
+    fill: Any = None  # predicts entries never visited; None means they count as zero
+
+
+class CandidateMetrics(NamedTuple):
+    """What the server learned from the clients it asked; None = not asked for."""
+
+    client: ClientIds  # [C]
+    mean_return: Vector | None = None  # [C]
+    gradient_norm: Vector | None = None  # [C]
+    weighted_advantage: tuple[WeightedAdvantage, ...] | None = None  # one table a client
+
+
+class Selection(NamedTuple):
+    """Who trains, and the score of every candidate by name (logged, and drawn by the report)."""
+
+    client: ClientIds  # [K]
+    scores: Mapping[str, Vector] = {}  # each [C], in the order of the candidates
+
+
+class ClientUpdates(NamedTuple):
+    """What the selected clients send back; every leaf of `params` has a leading axis K."""
+
+    client: ClientIds  # [K]
+    params: Params
+    steps: NDArray[np.int64]  # [K] environment steps trained on
+    info: Mapping[str, Vector] = {}  # each [K]: losses, KL, entropy
+
+
+class Evaluation(NamedTuple):
+    """Undiscounted return of the global policy, by client."""
+
+    client: ClientIds  # [n]
+    mean_return: Vector  # [n]
+    steps: NDArray[np.int64]  # [n]
+
+
+class ServerState(NamedTuple):
+    """All the server carries from round to round."""
+
+    round: int
+    params: Params
+    selector_state: Any
+
+
+class RoundRecord(NamedTuple):
+    """Everything worth logging about one round; nothing the next round needs."""
+
+    round: int
+    candidates: ClientIds
+    selection: Selection
+    updates_info: Mapping[str, Vector]
+    train_steps: NDArray[np.int64]
+    rejected: ClientIds
+    evaluation: Evaluation
+    seconds: Mapping[str, float]

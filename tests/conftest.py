@@ -1,0 +1,57 @@
+"""Made-up records and run folders, for the tests of what is stored and read."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.presets import preset
+from fedpohcs.storage import RunFolder
+from fedpohcs.types import Evaluation, RoundRecord, Selection
+
+MakeRun = Callable[..., Path]
+
+
+def made_up_records(config: ExperimentConfig, slope: float = 1.0) -> Iterator[RoundRecord]:
+    """Records whose numbers are easy to check: client n returns `slope * round + seed - n` after each round.
+
+    The candidates of a round are the first d clients, of which the first K train.
+    """
+    federation = config.federation
+    everyone = np.arange(federation.num_clients)
+    for number in range(config.rounds + 1):
+        candidates = everyone[: federation.num_candidates if number else 0]
+        selected = candidates[: federation.num_selected]
+        yield RoundRecord(
+            round=number,
+            candidates=candidates,
+            selection=Selection(selected, {"loss": candidates / 3} if number else {}),
+            updates_info={"kl": np.full(len(selected), 0.1)} if number else {},
+            train_steps=np.full(len(selected), 256),
+            rejected=selected[:0],
+            evaluation=Evaluation(everyone, slope * number + config.seed - everyone, np.full(len(everyone), 50)),
+            seconds={"measure": 0.25, "train": 0.5, "evaluate": 0.125} if number else {"evaluate": 0.125},
+        )
+
+
+@pytest.fixture
+def config() -> ExperimentConfig:
+    return replace(preset("tabular"), rounds=3)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Writes a run folder from made-up records and returns its path."""
+
+    def make(name: str = "run", slope: float = 1.0, stop_after: int | None = None, **changes: object) -> Path:
+        config = replace(preset("tabular"), **changes)
+        folder = RunFolder.create(tmp_path / name, config)
+        for record in made_up_records(config, slope):
+            if stop_after is None or record.round <= stop_after:
+                folder.append(record)
+        return folder.path
+
+    return make

@@ -1,0 +1,46 @@
+"""What every registered world must do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpohcs.envs import WORLDS, make_world, world_levels
+from fedpohcs.envs.base import ContinuousActions
+from fedpohcs.errors import UserError
+
+ALL = [(name, level) for name in WORLDS for level in world_levels(name)]
+
+
+@pytest.mark.parametrize(("name", "level"), ALL)
+def test_a_world_resets_and_steps_for_all_clients_at_once(name: str, level: str) -> None:
+    world = make_world(name, level, 7)
+    noise = jnp.full((7, world.reset_noise), 0.3)
+    state, observation = jax.vmap(world.reset)(noise, world.population)
+    continuous = isinstance(world.actions, ContinuousActions)
+    action = jnp.zeros((7, world.actions.size)) if continuous else jnp.zeros(7, int)
+    moved = jax.vmap(world.step)(state, action, jnp.full((7, world.step_noise), 0.3), world.population)
+    assert observation.shape == moved.observation.shape == (7, world.observation_size)
+    assert moved.reward.shape == moved.terminated.shape == (7,)
+    assert np.isfinite(moved.observation).all()
+    assert moved.terminated.dtype == bool
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_worlds_of_a_class_compare_equal_so_that_programs_are_shared(name: str) -> None:
+    one, *_, other = (make_world(name, level, 3) for level in world_levels(name))
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+def test_an_unknown_level_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"level \(='medum'\) is not known. Did you mean 'medium'\?"):
+        make_world("mountain-cars", "medum", 3)
+
+
+def test_identical_clients_at_level_none_and_independent_ones_at_high() -> None:
+    same = make_world("tabular", "none", 3).transitions
+    apart = make_world("tabular", "high", 3).transitions
+    assert (same[0] == same[1]).all()
+    assert np.abs(apart[0] - apart[1]).sum(axis=-1).max() > 0.5
+    np.testing.assert_allclose(apart.sum(axis=-1), 1)

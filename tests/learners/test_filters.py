@@ -1,0 +1,40 @@
+"""Running statistics beside NumPy's own."""
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpohcs.learners.filters import Filters, filter_observation, filter_reward, no_moments, update_moments
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 1000))
+def test_moments_of_batches_equal_moments_of_all_valid_entries(sizes: list[int], seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    moments, seen = no_moments((2,)), []
+    for size in sizes:
+        values = generator.normal(3, 2, size=(8, 3, 2)).astype(np.float32)
+        valid = np.zeros((8, 3), bool)
+        valid[:size] = True
+        moments = update_moments(moments, jnp.asarray(values), jnp.asarray(valid))
+        seen.append(values[valid])
+    everything = np.concatenate(seen)
+    np.testing.assert_allclose(moments.count, len(everything))
+    np.testing.assert_allclose(moments.mean, everything.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(moments.squares / moments.count, everything.var(axis=0), rtol=1e-3)
+
+
+def test_filters_centre_observations_but_only_scale_rewards() -> None:
+    values = np.array([[1.0], [3.0]], np.float32)
+    moments = update_moments(no_moments((1,)), jnp.asarray(values), jnp.ones(2, bool))
+    rewards = update_moments(no_moments(()), jnp.asarray(values[:, 0]), jnp.ones(2, bool))
+    filters = Filters(moments, rewards)
+    np.testing.assert_allclose(filter_observation(filters, values, 5.0), [[-1], [1]], rtol=1e-6)
+    np.testing.assert_allclose(filter_reward(filters, values[:, 0], 5.0), [1, 3], rtol=1e-6)
+
+
+def test_filters_clip_and_leave_constants_alone() -> None:
+    filters = Filters(no_moments((1,)), no_moments(()))
+    np.testing.assert_array_equal(filter_observation(filters, np.array([[7.0], [-9.0]]), 5.0), [[5], [-5]])
+    np.testing.assert_array_equal(filter_reward(filters, np.array([0.5, 99.0]), 10.0), [0.5, 10])

@@ -1,0 +1,142 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpohcs.config import (
+    ExperimentConfig,
+    FederationConfig,
+    LearnerConfig,
+    ModellingConfig,
+    from_dict,
+    to_dict,
+)
+from fedpohcs.envs import world_levels
+from fedpohcs.errors import UserError
+from fedpohcs.presets import PRESETS, preset
+from fedpohcs.selection import SELECTORS
+
+positive = st.floats(1e-12, 1e12)
+fraction = st.floats(0.001, 0.999)
+
+
+@st.composite
+def federations(draw: st.DrawFn) -> FederationConfig:
+    n = draw(st.integers(1, 40))
+    d = draw(st.integers(1, n))
+    return FederationConfig(
+        num_clients=n,
+        num_candidates=d,
+        num_selected=draw(st.integers(1, d)),
+        client_weights=draw(st.none() | st.tuples(*[positive] * n)),
+        update_weights=draw(st.sampled_from(["steps", "clients"])),
+    )
+
+
+@st.composite
+def experiments(draw: st.DrawFn) -> ExperimentConfig:
+    learner = LearnerConfig(
+        loss=draw(st.sampled_from(["kl-penalty", "clip"])),
+        hidden_sizes=tuple(draw(st.lists(st.integers(1, 512), max_size=3))),
+        learning_rate=draw(positive),
+        discount=draw(fraction),
+        bootstrap_at_time_limit=draw(st.booleans()),
+    )
+    modelling = ModellingConfig(
+        steps_per_episode=draw(st.none() | st.integers(1, 1000)),
+        observation_cell=draw(positive),
+        missing=draw(st.sampled_from(["zero", "predicted"])),
+    )
+    return ExperimentConfig(
+        world=draw(st.sampled_from(["mountain-cars", "tabular"])),
+        selector=draw(st.sampled_from(sorted(SELECTORS))),
+        rounds=draw(st.integers(1, 10_000)),
+        seed=draw(st.integers(0, 2**31 - 1)),
+        federation=draw(federations()),
+        learner=learner,
+        modelling=modelling,
+    )
+
+
+@given(experiments())
+def test_config_comes_back_from_json_unchanged(config: ExperimentConfig) -> None:
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_makes_a_config_for_every_level_and_selector(name: str) -> None:
+    for level in world_levels(preset(name).world):
+        for selector in SELECTORS:
+            config = preset(name, level, selector)
+            assert (config.level, config.selector) == (level, selector)
+
+
+def test_mountain_cars_has_the_numbers_of_tables_1_and_4() -> None:
+    config = preset("mountain-cars")
+    federation, learner = config.federation, config.learner
+    assert (federation.num_clients, federation.num_candidates, federation.num_selected) == (60, 18, 6)
+    assert (learner.local_iterations, learner.batch_size, learner.steps_per_iteration) == (5, 128, 2048)
+    assert (learner.epochs, learner.discount, learner.gae_discount, learner.kl_target) == (1, 0.99, 0.95, 0.003)
+    assert (learner.learning_rate, learner.learning_rate_decay) == (0.001, 0.98)
+
+
+@pytest.mark.parametrize(("level", "rounds"), [("low", 10), ("medium", 20), ("high", 50), ("high-authors", 50)])
+def test_entropy_of_mountain_cars_decays_slower_at_higher_levels(level: str, rounds: int) -> None:
+    assert preset("mountain-cars", level).learner.entropy_decay_rounds == rounds
+
+
+def test_paper_preset_differs_from_ours_only_in_the_learning_rate_of_fedavg() -> None:
+    for selector in SELECTORS:
+        ours, paper = preset("mountain-cars", selector=selector), preset("mountain-cars-paper", selector=selector)
+        rate = 0.005 if selector == "fedavg" else 0.001
+        assert paper == replace(ours, learner=replace(ours.learner, learning_rate=rate))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mountain-car",), "Did you mean 'mountain-cars'"),
+        (("mountain-cars", "hihg"), "Did you mean 'high'"),
+        (("mountain-cars", None, "fedagv"), "Did you mean 'fedavg'"),
+    ],
+)
+def test_unknown_preset_level_or_selector_is_refused_with_the_nearest_name(arguments: tuple, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        preset(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("cls", "changes", "message"),
+    [
+        (FederationConfig, {"num_selected": 19}, "num_selected"),
+        (FederationConfig, {"num_candidates": 61}, "num_candidates"),
+        (FederationConfig, {"num_selected": 0}, "num_selected"),
+        (FederationConfig, {"client_weights": (1.0,)}, "client_weights"),
+        (
+            FederationConfig,
+            {"num_clients": 2, "num_candidates": 2, "num_selected": 1, "client_weights": (1, -1)},
+            "above",
+        ),
+        (LearnerConfig, {"learning_rate": float("nan")}, "learning_rate"),
+        (LearnerConfig, {"learning_rate": -1.0}, "learning_rate"),
+        (LearnerConfig, {"discount": 1.0}, "discount"),
+        (LearnerConfig, {"momentum": 1.0}, "momentum"),
+        (LearnerConfig, {"hidden_sizes": (64, 0)}, "hidden_sizes"),
+        (ModellingConfig, {"observation_cell": float("inf")}, "observation_cell"),
+        (ModellingConfig, {"steps_per_episode": 0}, "steps_per_episode"),
+        (ExperimentConfig, {"rounds": 0}, "rounds"),
+        (ExperimentConfig, {"seed": -1}, "seed"),
+        (ExperimentConfig, {"world": "mountains"}, "Did you mean 'mountain-cars'"),
+        (ExperimentConfig, {"selector": "fed"}, "selector"),
+    ],
+)
+def test_config_refuses_a_bad_value_by_name(cls: type, changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cls(**changes)
+
+
+def test_unknown_key_of_a_stored_config_is_refused_with_its_place() -> None:
+    with pytest.raises(UserError, match=r"learner\.key \(='learning_rat'\).*learning_rate"):
+        from_dict({"learner": {"learning_rat": 1.0}})
