@@ -72,8 +72,6 @@ class LearnerConfig:
     """I, local iterations a round."""
     steps_per_iteration: int = 2048
     """Whole episodes are collected until there are more steps than this."""
-    parallel_episodes: int = 3
-    """Episodes a client runs side by side, each collecting its share of the steps."""
     epochs: int = 1
     """E, passes over the collected steps by the policy."""
     batch_size: int = 128
@@ -108,7 +106,7 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         at = "learner."
-        _require_positive(at, self, "local_iterations", "steps_per_iteration", "parallel_episodes", "epochs", "batch_size")
+        _require_positive(at, self, "local_iterations", "steps_per_iteration", "epochs", "batch_size")
         _require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
         _require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
         _require_positive(at, self, "observation_clip", "reward_clip")
@@ -169,6 +167,9 @@ class ExperimentConfig:
     """Decides initial weights, candidate sets and every other draw."""
     executor: Literal["vectorised", "one-by-one"] = "vectorised"
     """Run clients together on all cores, or one after the other to debug."""
+    groups: int = 2
+    """Clients are split into so many groups, each one compiled call; with fewer cores they take turns. Not the number
+    of cores decides, because the last digits of a result depend on the size of a group."""
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
@@ -180,6 +181,7 @@ class ExperimentConfig:
         require_known("world", self.world, WORLDS)
         require_known("selector", self.selector, SELECTORS)
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
+        require(self.groups > 0, "groups", self.groups, "must be at least 1", "Take the number of cores, or 2.")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
 
 

@@ -82,7 +82,7 @@ def iterate_rounds(config: ExperimentConfig) -> Iterator[tuple[ServerState, Roun
     """The rounds of an experiment, one by one, starting with the evaluation of the untrained policy."""
     from fedpohcs.execution.devices import configure_jax
 
-    configure_jax()
+    configure_jax(config.groups)
     from fedpohcs.execution.in_process import InProcessExecutor
     from fedpohcs.rounds import evaluate_start, run_round
 

@@ -1,4 +1,4 @@
-"""One JAX device a core, and compiled programs kept between runs."""
+"""Host devices for JAX, and compiled programs kept between runs."""
 
 import os
 from pathlib import Path
@@ -6,30 +6,27 @@ from pathlib import Path
 import jax
 
 
-def configure_jax() -> None:
-    """Give JAX one single-threaded host device a core and a persistent compilation cache.
+def configure_jax(num_devices: int) -> None:
+    """Give JAX so many single-threaded host devices and a persistent compilation cache.
 
+    The number does not follow the cores, because XLA cuts its loops by it and the last digits of a result with them.
     Must run before JAX is first used to have its full effect; later calls change nothing. What the user has set in
     the environment stays.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
-        # Two devices already fill two cores: XLA's own pool would only make threads fight.
+        # The devices fill the cores already: XLA's own pool would only make threads fight.
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    os.environ.setdefault("PJRT_NPROC", str(num_devices))
     if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform_device_count" not in flags:
         try:
-            jax.config.update("jax_num_cpu_devices", num_cores())
+            jax.config.update("jax_num_cpu_devices", num_devices)
         except RuntimeError:  # JAX is in use already: run on the devices it has
             return
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def num_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def cache_folder() -> Path:

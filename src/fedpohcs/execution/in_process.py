@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Set
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ import numpy as np
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs import make_world
 from fedpohcs.envs.base import ContinuousActions
-from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, take_clients
+from fedpohcs.execution.mapping import CLIENT_MAPS, Chunk, ClientMap, compiled, joined, take_clients
 from fedpohcs.heterogeneity import weighted_advantage_table
 from fedpohcs.learners.client import Learner, Own, Shared
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
@@ -55,7 +54,7 @@ class InProcessExecutor:
         self.num_clients = config.federation.num_clients
         self.world = make_world(config.world, config.level, self.num_clients)
         self.learner = Learner(self.world, config.learner, config.federation.evaluation_episodes)
-        self.clients: ClientMap = CLIENT_MAPS[config.executor]()
+        self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
         self.population = jax.tree.map(np.asarray, self.world.population)
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
@@ -69,12 +68,12 @@ class InProcessExecutor:
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play, update the filters, and remember the episodes."""
         shared = self._shared(params, Purpose.EVALUATION, round_number)
-        result = self.clients.run(self.learner, "evaluate", shared, (self._own(clients),), clients)
-        self._store(clients, filters=result.filters, mean_return=result.mean_return)
+        chunks = self.clients.run_chunks(self.learner, "evaluate", shared, (self._own(clients),), clients)
         if self.record:
-            for position, client in enumerate(clients):
-                episodes = self.history.setdefault(int(client), deque(maxlen=self.config.modelling.history_rounds))
-                episodes.append(take_clients(result.trajectory, position))
+            for part in chunks:
+                self._remember(part.clients, part.result.trajectory)
+        result = joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
+        self._store(clients, filters=result.filters, mean_return=result.mean_return)
         return Evaluation(clients, result.mean_return.astype(float), result.steps.astype(np.int64))
 
     def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
@@ -86,7 +85,7 @@ class InProcessExecutor:
             [int(client) for client in clients],
         )
         own = (self._own(clients), take_clients(self.state.optimisers, clients), np.stack(shuffles))
-        result = self.clients.run(self.learner, "train", shared, own, clients)
+        result = joined(self.clients.run_chunks(self.learner, "train", shared, own, clients))
         self._store(clients, filters=result.filters, optimisers=result.optimisers)
         info = {name: value.astype(float) for name, value in result.info._asdict().items()}
         return ClientUpdates(clients, result.params, result.steps.astype(np.int64), info)
@@ -110,7 +109,7 @@ class InProcessExecutor:
             return state
         shared = self._shared(params, Purpose.WARM_UP, 0)
         own = (Own(everyone, self.population, state.filters),)
-        return state._replace(filters=self.clients.run(self.learner, "warm_up", shared, own, everyone))
+        return state._replace(filters=joined(self.clients.run_chunks(self.learner, "warm_up", shared, own, everyone)))
 
     def _shared(self, params: Params, purpose: Purpose, round_number: int) -> Shared:
         return Shared(params, device_key(self.config.seed, purpose, round_number), self.learner.schedule(round_number))
@@ -122,12 +121,18 @@ class InProcessExecutor:
         for name, rows in changes.items():
             jax.tree.map(lambda old, new: old.__setitem__(clients, new), getattr(self.state, name), rows)
 
+    def _remember(self, clients: ClientIds, trajectory: Trajectory) -> None:
+        """Keep the episodes of each client, [T, E], as views of what they played together."""
+        for position, client in enumerate(clients.tolist()):
+            episodes = self.history.setdefault(client, deque(maxlen=self.config.modelling.history_rounds))
+            episodes.append(jax.tree.map(lambda x: x[:, position], trajectory))  # noqa: B023
+
     def _latest(self, clients: ClientIds) -> Trajectory:
         return jax.tree.map(lambda *rows: np.stack(rows), *[self.history[int(client)][-1] for client in clients])
 
     def _gradient_norms(self, shared: Shared, clients: ClientIds) -> Vector:
         own = (self._own(clients), self._latest(clients))
-        return self.clients.run(self.learner, "gradient_norm", shared, own, clients).astype(float)
+        return joined(self.clients.run_chunks(self.learner, "gradient_norms", shared, own, clients)).astype(float)
 
     def _tables(self, shared: Shared, clients: ClientIds) -> tuple[WeightedAdvantage, ...]:
         """D_n A_n of every client asked. Paper: Alg. 3, l. 6."""
@@ -150,7 +155,7 @@ class InProcessExecutor:
             advantage = None
             if self.config.modelling.advantages == "gae":
                 batch = jax.tree.map(lambda x: x[None], trajectory)
-                program = compiled(self.learner, "step_advantages", 2)
+                program = compiled(self.learner, "step_advantages")
                 advantage = np.asarray(program(shared, own, batch))[0]
             parts.append(_in_order(trajectory, advantage))
         steps = Steps(*(None if rows[0] is None else np.concatenate(rows) for rows in zip(*parts, strict=True)))
@@ -168,17 +173,12 @@ class InProcessExecutor:
     def _distribution(self, shared: Shared, states: np.ndarray) -> Distribution:
         """The policy on any number of states, in calls of one shape."""
         padded = np.pad(states, ((0, -len(states) % DISTRIBUTION_ROWS), (0, 0)))
-        program = _distribution_program(self.learner)
+        program = compiled(self.learner, "distribution")
         parts = [
             jax.tree.map(np.asarray, program(shared, padded[start : start + DISTRIBUTION_ROWS]))
             for start in range(0, len(padded), DISTRIBUTION_ROWS)
         ]
         return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
-
-
-@cache
-def _distribution_program(learner: Learner) -> Any:
-    return jax.jit(learner.distribution)
 
 
 def _in_order(trajectory: Trajectory, advantage: np.ndarray | None) -> Steps:

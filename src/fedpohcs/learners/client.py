@@ -1,9 +1,10 @@
-"""What one client does when the server asks: start, train, evaluate, measure. Pure functions of one client.
+"""What clients do when the server asks: start, train, evaluate, measure. Pure functions, compiled by an executor.
 
-Each takes what all clients share and what is the client's own, and is mapped over clients by an executor.
+Each public method takes what all clients share and, with a leading client axis, what is their own.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,14 @@ from fedpohcs.learners.ppo import (
     update,
     valid_first,
 )
-from fedpohcs.learners.rollout import Trajectory, collect_episodes
+from fedpohcs.learners.rollout import (
+    CLIENT_AXIS,
+    Noise,
+    Trajectory,
+    collect_episodes,
+    draw_noise,
+    rollout_length,
+)
 
 GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
 
@@ -41,7 +49,7 @@ class Shared(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What a client has: its id, its world, its filters."""
+    """What clients have: id, world, filters."""
 
     client: jax.Array
     env: EnvParams
@@ -64,7 +72,7 @@ class Evaluated(NamedTuple):
     mean_return: jax.Array
     steps: jax.Array
     filters: Filters
-    trajectory: Trajectory
+    trajectory: Trajectory  # [T, C, E]
 
 
 @dataclass(frozen=True)
@@ -76,14 +84,9 @@ class Learner:
     evaluation_episodes: int
 
     @property
-    def lane_steps(self) -> int:
-        """Steps each of the parallel episodes must exceed in one local iteration."""
-        return -(-self.config.steps_per_iteration // self.config.parallel_episodes)
-
-    @property
     def batch_length(self) -> int:
-        """Most steps one local iteration can collect."""
-        return (self.lane_steps + self.world.horizon) * self.config.parallel_episodes
+        """Room for the steps of one local iteration."""
+        return rollout_length(self.world, self.config.steps_per_iteration)
 
     def init_params(self, key: jax.Array) -> AgentParams:
         """The initial weights, the same for every selector of a seed."""
@@ -112,39 +115,83 @@ class Learner:
 
     def warm_up(self, shared: Shared, own: Own) -> Filters:
         """Start the filters with episodes of the initial policy; about `filter_warmup_steps` steps."""
-        lanes = -(-self.config.filter_warmup_steps // self.world.horizon)
-        return self._updated(own.filters, self._collect(shared, own, lanes=lanes, min_steps=0))
+        episodes = -(-self.config.filter_warmup_steps // self.world.horizon)
+        return _updated(own.filters, self._play(shared, own, episodes))
 
     def evaluate(self, shared: Shared, own: Own) -> Evaluated:
         """Play whole episodes with the stochastic policy; returns are raw and undiscounted."""
-        trajectory = self._collect(shared, own, lanes=self.evaluation_episodes, min_steps=0)
-        mean_return = jnp.where(trajectory.valid, trajectory.reward, 0.0).sum() / self.evaluation_episodes
-        filters = self._updated(own.filters, trajectory)
-        return Evaluated(mean_return, trajectory.valid.sum(), filters, trajectory)
+        trajectory = self._play(shared, own, self.evaluation_episodes)
+        total = jnp.where(trajectory.valid, trajectory.reward, 0.0).sum(axis=(0, 2))
+        steps = trajectory.valid.sum(axis=(0, 2))
+        return Evaluated(total / self.evaluation_episodes, steps, _updated(own.filters, trajectory), trajectory)
 
     def train(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:
         """I local iterations of collecting and updating, one compiled program. Paper: Alg. 3, l. 11."""
+        one = jax.vmap(self._train_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
+        return one(shared, own, optimisers, shuffles)
+
+    def gradient_norms(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
+        """How strongly each client would pull at the policy: see `_gradient_norm`."""
+        return jax.vmap(self._gradient_norm, in_axes=(None, 0, 0))(shared, own, trajectory)
+
+    def step_advantages(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
+        """GAE samples of recorded trajectories, [C, T, E]."""
+        gae = partial(advantages, self.config, shared.params)
+        return jax.vmap(lambda filters, trajectory: gae(filters, trajectory)[0])(own.filters, trajectory)
+
+    def distribution(self, shared: Shared, observation: jax.Array) -> Gaussian | Categorical:
+        """pi(. | s) of filtered observations."""
+        return action_distribution(shared.params.policy, observation)
+
+    def _play(self, shared: Shared, own: Own, episodes: int) -> Trajectory:
+        """So many episodes of every client, [T, C, E]. All are lanes of one rollout, as they share the policy."""
+        num_lanes = own.client.size * episodes
+
+        def draw(client: jax.Array) -> Noise:
+            return draw_noise(jax.random.fold_in(shared.key, client), self.world, episodes, min_steps=0)
+
+        def by_lane(x: jax.Array) -> jax.Array:
+            return jnp.repeat(x, episodes, axis=0)
+
+        def act(observation: jax.Array, noise: jax.Array) -> jax.Array:
+            filtered = jax.vmap(self._filtered)(filters, observation)
+            return action_distribution(shared.params.policy, filtered).sample(noise)
+
+        noise = jax.vmap(draw, out_axes=Noise(0, 1, 1, 1))(own.client)
+        lanes = Noise(
+            noise.start.reshape(num_lanes, -1), *(x.reshape(x.shape[0], num_lanes, *x.shape[3:]) for x in noise[1:])
+        )
+        filters = jax.tree.map(by_lane, own.filters)
+        env = jax.tree.map(by_lane, own.env)
+        trajectory = collect_episodes(lanes, self.world, env, act, min_steps=0, largest=lambda x: x)
+        return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, episodes, *x.shape[2:]), trajectory)
+
+    def _filtered(self, filters: Filters, observation: jax.Array) -> jax.Array:
+        return filter_observation(filters, observation, self.config.observation_clip)
+
+    def _train_one(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:
         config = self.config
 
         def iterate(carry: Any, inputs: Any) -> Any:
             params, filters, optimisers = carry
             key, shuffle = inputs
-            trajectory = self._collect(
-                shared._replace(params=params, key=key),
-                own._replace(filters=filters),
-                lanes=config.parallel_episodes,
-                min_steps=self.lane_steps,
-            )
+            noise = draw_noise(key, self.world, 1, config.steps_per_iteration)
+            env = jax.tree.map(lambda x: x[None], own.env)
+
+            def act(observation: jax.Array, noise: jax.Array) -> jax.Array:
+                return action_distribution(params.policy, self._filtered(filters, observation)).sample(noise)
+
+            trajectory = collect_episodes(noise, self.world, env, act, config.steps_per_iteration)
             batch = make_batch(config, params, filters, trajectory)
             params, optimisers, info = update(config, shared.schedule, params, optimisers, batch, shuffle)
-            return (params, self._updated(filters, trajectory), optimisers), (batch.valid.sum(), info)
+            return (params, _updated_one(filters, trajectory), optimisers), (batch.valid.sum(), info)
 
-        keys = jax.random.split(shared.key, config.local_iterations)
+        keys = jax.random.split(jax.random.fold_in(shared.key, own.client), config.local_iterations)
         carry = (shared.params, own.filters, optimisers)
         (params, filters, optimisers), (steps, info) = jax.lax.scan(iterate, carry, (keys, shuffles))
         return Trained(params, filters, optimisers, steps.sum(), jax.tree.map(lambda x: x[-1], info))
 
-    def gradient_norm(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
+    def _gradient_norm(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
         """Mean norm of the surrogate's gradient over a few minibatches of a recorded trajectory."""
         batch = make_batch(self.config, shared.params, own.filters, trajectory)
         key = jax.random.fold_in(shared.key, own.client)
@@ -164,25 +211,12 @@ class Learner:
         weight = mask.any(axis=1)
         return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)
 
-    def step_advantages(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
-        """GAE samples of a recorded trajectory, [T, E]."""
-        return advantages(self.config, shared.params, own.filters, trajectory)[0]
 
-    def distribution(self, shared: Shared, observation: jax.Array) -> Gaussian | Categorical:
-        """pi(. | s) of filtered observations."""
-        return action_distribution(shared.params.policy, observation)
+def _updated_one(filters: Filters, trajectory: Trajectory) -> Filters:
+    return Filters(
+        update_moments(filters.observation, trajectory.observation, trajectory.valid),
+        update_moments(filters.reward, trajectory.reward, trajectory.valid),
+    )
 
-    def _collect(self, shared: Shared, own: Own, *, lanes: int, min_steps: int) -> Trajectory:
-        def act(observation: jax.Array, noise: jax.Array) -> jax.Array:
-            filtered = filter_observation(own.filters, observation, self.config.observation_clip)
-            return action_distribution(shared.params.policy, filtered).sample(noise)
 
-        key = jax.random.fold_in(shared.key, own.client)
-        return collect_episodes(key, self.world, own.env, act, lanes=lanes, min_steps=min_steps)
-
-    @staticmethod
-    def _updated(filters: Filters, trajectory: Trajectory) -> Filters:
-        return Filters(
-            update_moments(filters.observation, trajectory.observation, trajectory.valid),
-            update_moments(filters.reward, trajectory.reward, trajectory.valid),
-        )
+_updated = jax.vmap(_updated_one, in_axes=(0, 1))  # clients are the second axis of what they played together

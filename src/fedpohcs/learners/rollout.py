@@ -1,4 +1,4 @@
-"""Collecting whole episodes in a traced world, several side by side."""
+"""Collecting whole episodes in a traced world, many side by side."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fedpohcs.envs.base import ContinuousActions, EnvParams, TracedWorld
 
+CHUNK = 50  # steps between two looks at whether anyone still plays
 CLIENT_AXIS = "clients"
-"""Name of the axis over which executors map the functions of one client."""
+"""Name of the axis over which clients that learn side by side are mapped."""
 
 
 def largest_of_clients(x: jax.Array) -> jax.Array:
@@ -21,7 +22,7 @@ def largest_of_clients(x: jax.Array) -> jax.Array:
 
 
 class Trajectory(NamedTuple):
-    """Steps of one client, [T, E, ...]: time, then the episodes that run side by side.
+    """Recorded steps: time comes first, then the lanes, which run side by side.
 
     Every lane holds whole episodes from the front; what follows them is padding, where `valid` is false.
     """
@@ -43,89 +44,100 @@ class Trajectory(NamedTuple):
 class Noise(NamedTuple):
     """All the randomness of a rollout, drawn at once because one large draw is far cheaper than many small ones."""
 
-    action: jax.Array
-    reset: jax.Array
-    step: jax.Array
+    start: jax.Array  # [E, ...] starts the first episode of each lane
+    action: jax.Array  # [T, E, ...]
+    step: jax.Array  # [T, E, ...]
+    reset: jax.Array  # [T, E, ...] starts the episode after one that ends here
 
 
-class _Loop(NamedTuple):
-    time: jax.Array
+class _Lanes(NamedTuple):
+    """Where the lanes stand between two steps."""
+
     env_state: Any
     observation: jax.Array  # [E, obs]
     episode_step: jax.Array  # [E]
     active: jax.Array  # [E] the lane still collects
-    trajectory: Trajectory
 
 
-def draw_noise(key: jax.Array, world: TracedWorld, length: int, lanes: int) -> Noise:
-    """One row more than steps for resets: the first one starts the lanes."""
-    key_action, key_reset, key_step = jax.random.split(key, 3)
+def rollout_length(world: TracedWorld, min_steps: int) -> int:
+    """Steps for which a rollout has room: a last episode may start just before `min_steps` are exceeded."""
+    return -(-(min_steps + world.horizon) // CHUNK) * CHUNK
+
+
+def draw_noise(key: jax.Array, world: TracedWorld, lanes: int, min_steps: int) -> Noise:
+    """The randomness of a rollout; with `min_steps` 0 no lane ever starts again."""
+    length = rollout_length(world, min_steps)
+    key_start, key_action, key_step, key_reset = jax.random.split(key, 4)
     if isinstance(world.actions, ContinuousActions):
         action = jax.random.normal(key_action, (length, lanes, world.actions.size))
     else:
         action = jax.random.gumbel(key_action, (length, lanes, world.actions.count))
-    reset = jax.random.uniform(key_reset, (length + 1, lanes, world.reset_noise))
-    step = jax.random.uniform(key_step, (length, lanes, world.step_noise))
-    return Noise(action, reset, step)
+    return Noise(
+        start=jax.random.uniform(key_start, (lanes, world.reset_noise)),
+        action=action,
+        step=jax.random.uniform(key_step, (length, lanes, world.step_noise)),
+        reset=jax.random.uniform(key_reset, (length, lanes, world.reset_noise if min_steps else 0)),
+    )
 
 
 def collect_episodes(
-    key: jax.Array,
+    noise: Noise,
     world: TracedWorld,
     params: EnvParams,
     act: Callable[[jax.Array, jax.Array], jax.Array],
-    *,
-    lanes: int,
     min_steps: int,
+    largest: Callable[[jax.Array], jax.Array] = largest_of_clients,
 ) -> Trajectory:
-    """Each of `lanes` copies of the world plays whole episodes until it has more than `min_steps` steps.
+    """Every lane plays whole episodes until it has more than `min_steps` steps; with 0, one episode.
 
-    With `min_steps` 0 that is one episode a lane. The loop stops as soon as no lane of any client mapped together
-    with this one is active.
+    The loop runs in chunks, each a scan, and stops after the chunk in which the last lane came to rest.
 
     Args:
-        key: randomness of this rollout.
+        noise: from `draw_noise`; its shapes say how many lanes there are.
         world: the environment.
-        params: this client's parameters of it.
+        params: of the environment, with a leading axis of lanes.
         act: (observations, noise) to actions, for all lanes at once.
-        lanes: episodes side by side.
         min_steps: of each lane.
+        largest: the maximum over whatever is mapped together with this rollout.
     """
-    length = min_steps + world.horizon
-    noise = draw_noise(key, world, length, lanes)
-    reset = jax.vmap(world.reset, in_axes=(0, None))
-    step = jax.vmap(world.step, in_axes=(0, 0, 0, None))
+    reset, step = jax.vmap(world.reset), jax.vmap(world.step)
+    length, lanes = noise.action.shape[:2]
 
-    def advance(loop: _Loop) -> _Loop:
-        action = act(loop.observation, noise.action[loop.time])
-        moved = step(loop.env_state, action, noise.step[loop.time], params)
-        episode_step = loop.episode_step + 1
+    def advance(now: _Lanes, inputs: tuple[jax.Array, Noise]) -> tuple[_Lanes, Trajectory]:
+        time, noise = inputs
+        action = act(now.observation, noise.action)
+        # Without the barrier XLA computes the physics anew for each array that reads it.
+        action, moved = jax.lax.optimization_barrier((action, step(now.env_state, action, noise.step, params)))
+        episode_step = now.episode_step + 1
         truncated = ~moved.terminated & (episode_step >= world.horizon)
         row = Trajectory(
-            loop.observation, action, moved.reward, moved.observation, moved.terminated, truncated, loop.active
+            now.observation, action, moved.reward, moved.observation, moved.terminated, truncated, now.active
         )
-        trajectory = jax.tree.map(lambda buffer, x: buffer.at[loop.time].set(x), loop.trajectory, row)
-        last = row.last
-        env_state, observation = _where_lane(
-            last, reset(noise.reset[loop.time + 1], params), (moved.state, moved.observation)
-        )
-        # Lanes are in step with the clock while active, so the clock counts their steps.
-        active = loop.active & ~(last & (loop.time + 1 > min_steps))
-        return _Loop(loop.time + 1, env_state, observation, jnp.where(last, 0, episode_step), active, trajectory)
+        env_state, observation = moved.state, moved.observation
+        if min_steps:
+            fresh = reset(noise.reset, params)
+            env_state, observation = _where_lane(row.last, fresh, (env_state, observation))
+        # Active lanes are in step with the clock, so the clock counts their steps.
+        active = now.active & ~(row.last & (time + 1 > min_steps))
+        return _Lanes(env_state, observation, jnp.where(row.last, 0, episode_step), active), row
 
-    def goes_on(loop: _Loop) -> jax.Array:
-        return (loop.time < length) & (largest_of_clients(loop.active.any().astype(jnp.int32)) > 0)
+    def advance_chunk(carry: Any) -> Any:
+        chunk, now, rows = carry
+        time = chunk * CHUNK
+        ahead = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, time, CHUNK), noise._replace(start=None))
+        now, new = jax.lax.scan(advance, now, (time + jnp.arange(CHUNK), ahead))
+        rows = jax.tree.map(lambda whole, x: jax.lax.dynamic_update_slice_in_dim(whole, x, time, 0), rows, new)
+        return chunk + 1, now, rows
 
-    env_state, observation = reset(noise.reset[0], params)
-    start = _Loop(
-        time=jnp.zeros((), jnp.int32),
-        env_state=env_state,
-        observation=observation,
-        episode_step=jnp.zeros(lanes, jnp.int32),
-        active=jnp.ones(lanes, bool),
-        trajectory=_empty_trajectory(act, observation, noise, length),
-    )
-    return jax.lax.while_loop(goes_on, advance, start).trajectory
+    def goes_on(carry: Any) -> jax.Array:
+        chunk, now, _ = carry
+        return (chunk < length // CHUNK) & (largest(now.active.any().astype(jnp.int32)) > 0)
+
+    start = _Lanes(*reset(noise.start, params), jnp.zeros(lanes, jnp.int32), jnp.ones(lanes, bool))
+    first = jax.tree.map(lambda x: x[0], noise._replace(start=None))
+    shapes = jax.eval_shape(advance, start, (jnp.int32(0), first))[1]
+    rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)
+    return jax.lax.while_loop(goes_on, advance_chunk, (jnp.int32(0), start, rows))[2]
 
 
 def _where_lane(condition: jax.Array, chosen: Any, other: Any) -> Any:
@@ -133,17 +145,3 @@ def _where_lane(condition: jax.Array, chosen: Any, other: Any) -> Any:
         return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - 1)), x, y)
 
     return jax.tree.map(pick, chosen, other)
-
-
-def _empty_trajectory(act: Any, observation: jax.Array, noise: Noise, length: int) -> Trajectory:
-    action = jax.eval_shape(act, observation, noise.action[0])
-    lanes = observation.shape[0]
-    return Trajectory(
-        observation=jnp.zeros((length, *observation.shape)),
-        action=jnp.zeros((length, *action.shape), action.dtype),
-        reward=jnp.zeros((length, lanes)),
-        next_observation=jnp.zeros((length, *observation.shape)),
-        terminated=jnp.zeros((length, lanes), bool),
-        truncated=jnp.zeros((length, lanes), bool),
-        valid=jnp.zeros((length, lanes), bool),
-    )
