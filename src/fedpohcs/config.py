@@ -99,10 +99,16 @@ class LearnerConfig:
     """The entropy coefficient is divided by 10 every so many rounds."""
     critic_learning_rate: float = 1e-3
     critic_epochs: int = 3
+    filter_observations: bool = True
+    """Each client z-scores its observations with its own running statistics. False where units are shared already."""
+    filter_rewards: bool = True
+    """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
     filter_warmup_steps: int = 100_000
     """Steps of the initial policy with which a client starts its observation and reward filters."""
     observation_clip: float = 5.0
+    """Filtered observations stay within plus and minus this."""
     reward_clip: float = 10.0
+    """Filtered rewards stay within plus and minus this."""
 
     def __post_init__(self) -> None:
         at = "learner."

@@ -45,6 +45,7 @@ def tabular(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConf
             learning_rate=0.1,
             kl_target=0.03,
             entropy_coefficient=0.01,
+            filter_observations=False,  # one-hot states mean the same to every client as they are
             filter_warmup_steps=0,
         ),
         modelling=ModellingConfig(observation_cell=1.0),

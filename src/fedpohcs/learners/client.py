@@ -116,14 +116,15 @@ class Learner:
     def warm_up(self, shared: Shared, own: Own) -> Filters:
         """Start the filters with episodes of the initial policy; about `filter_warmup_steps` steps."""
         episodes = -(-self.config.filter_warmup_steps // self.world.horizon)
-        return _updated(own.filters, self._play(shared, own, episodes))
+        return jax.vmap(self._updated, in_axes=(0, 1))(own.filters, self._play(shared, own, episodes))
 
     def evaluate(self, shared: Shared, own: Own) -> Evaluated:
         """Play whole episodes with the stochastic policy; returns are raw and undiscounted."""
         trajectory = self._play(shared, own, self.evaluation_episodes)
         total = jnp.where(trajectory.valid, trajectory.reward, 0.0).sum(axis=(0, 2))
         steps = trajectory.valid.sum(axis=(0, 2))
-        return Evaluated(total / self.evaluation_episodes, steps, _updated(own.filters, trajectory), trajectory)
+        filters = jax.vmap(self._updated, in_axes=(0, 1))(own.filters, trajectory)
+        return Evaluated(total / self.evaluation_episodes, steps, filters, trajectory)
 
     def train(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:
         """I local iterations of collecting and updating, one compiled program. Paper: Alg. 3, l. 11."""
@@ -169,6 +170,15 @@ class Learner:
     def _filtered(self, filters: Filters, observation: jax.Array) -> jax.Array:
         return filter_observation(filters, observation, self.config.observation_clip)
 
+    def _updated(self, filters: Filters, trajectory: Trajectory) -> Filters:
+        """The filters of one client after what it has seen. One that is switched off never learns: it changes nothing."""
+        observation, reward = filters
+        if self.config.filter_observations:
+            observation = update_moments(observation, trajectory.observation, trajectory.valid)
+        if self.config.filter_rewards:
+            reward = update_moments(reward, trajectory.reward, trajectory.valid)
+        return Filters(observation, reward)
+
     def _train_one(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:
         config = self.config
 
@@ -184,7 +194,7 @@ class Learner:
             trajectory = collect_episodes(noise, self.world, env, act, config.steps_per_iteration)
             batch = make_batch(config, params, filters, trajectory)
             params, optimisers, info = update(config, shared.schedule, params, optimisers, batch, shuffle)
-            return (params, _updated_one(filters, trajectory), optimisers), (batch.valid.sum(), info)
+            return (params, self._updated(filters, trajectory), optimisers), (batch.valid.sum(), info)
 
         keys = jax.random.split(jax.random.fold_in(shared.key, own.client), config.local_iterations)
         carry = (shared.params, own.filters, optimisers)
@@ -210,13 +220,3 @@ class Learner:
         norms = jax.lax.map(norm, (chosen, mask))
         weight = mask.any(axis=1)
         return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)
-
-
-def _updated_one(filters: Filters, trajectory: Trajectory) -> Filters:
-    return Filters(
-        update_moments(filters.observation, trajectory.observation, trajectory.valid),
-        update_moments(filters.reward, trajectory.reward, trajectory.valid),
-    )
-
-
-_updated = jax.vmap(_updated_one, in_axes=(0, 1))  # clients are the second axis of what they played together

@@ -1,0 +1,144 @@
+"""Evaluation rollouts of Mountain Cars in environment steps per second, policy included, against Gymnasium.
+
+Measured, in turns within one process:
+- `executor`: `InProcessExecutor.evaluate` of 60 clients x 10 episodes, trajectories stored, filters updated;
+- `program`: the compiled program behind it, one call a group of clients, on inputs already in place;
+- `gymnasium`: one MountainCarContinuous-v0, a NumPy policy of the same weights (two tanh layers of 64, Gaussian noise),
+  one BLAS thread. It filters and stores nothing, which is in its favour.
+
+The policy's last layer is zero and its noise small: a car under constant force never arrives, so that every episode
+lasts the full 999 steps. Steps are counted, not assumed.
+
+Goal: executor >= 100 times gymnasium (median of the ratios of each turn).
+"""
+
+import os
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from _common import (
+    Figure,
+    Goal,
+    argument_parser,
+    benchmark_config,
+    interleaved_rates,
+    machine_facts,
+    median_ratio,
+    write_results,
+)
+
+SMALL_LOG_STD = -5.0
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__).parse_args()
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # read when NumPy is imported
+    facts = machine_facts()
+    executor, params = make_executor(arguments.quick)
+    contenders = {
+        "executor": executor_contender(executor, params),
+        "program": program_contender(executor, params),
+        "gymnasium": gymnasium_contender(params, num_steps=999 if arguments.quick else 29_970),
+    }
+    steps = {name: contender() for name, contender in contenders.items()}
+    rates = interleaved_rates(contenders, repetitions=2 if arguments.quick else 11)
+    samples = {"steps_per_call": steps, "steps_per_second": rates}
+    write_results("rollouts", facts, headline(rates), samples, quick=arguments.quick)
+
+
+def make_executor(quick: bool) -> tuple[Any, Any]:
+    """An executor at paper size, and a policy under which no car arrives."""
+    from fedpohcs.execution.devices import configure_jax
+
+    config = benchmark_config(quick=quick)
+    configure_jax(config.groups)
+    from fedpohcs.execution.in_process import InProcessExecutor
+
+    executor = InProcessExecutor(config)
+    return executor, idle_policy(executor.initial_params())
+
+
+def idle_policy(params: Any) -> Any:
+    import numpy as np
+
+    *hidden, last = params.policy.layers
+    still = last._replace(kernel=np.zeros_like(last.kernel), bias=np.zeros_like(last.bias))
+    log_std = np.full_like(params.policy.log_std, SMALL_LOG_STD)
+    return params._replace(policy=params.policy._replace(layers=(*hidden, still), log_std=log_std))
+
+
+def executor_contender(executor: Any, params: Any) -> Callable[[], int]:
+    import numpy as np
+
+    everyone = np.arange(executor.num_clients)
+    return lambda: int(executor.evaluate(params, 0, everyone).steps.sum())
+
+
+def program_contender(executor: Any, params: Any) -> Callable[[], int]:
+    """The clients in as many groups as the executor makes, each on its own device and thread."""
+    import jax
+    import numpy as np
+
+    from fedpohcs.execution.mapping import compiled, take_clients
+    from fedpohcs.learners.client import Own, Shared
+    from fedpohcs.randomness import Purpose, device_key
+
+    program = compiled(executor.learner, "evaluate")
+    shared = Shared(params, device_key(0, Purpose.EVALUATION), executor.learner.schedule(0))
+    devices = jax.local_devices()
+    groups = np.array_split(np.arange(executor.num_clients), executor.config.groups)
+    inputs = [
+        jax.device_put(
+            (shared, Own(group, *take_clients((executor.population, executor.state.filters), group))),
+            devices[index % len(devices)],
+        )
+        for index, group in enumerate(groups)
+    ]
+    threads = ThreadPoolExecutor(len(devices))
+
+    def play() -> int:
+        results = threads.map(lambda given: jax.block_until_ready(program(*given)), inputs)
+        return sum(int(result.steps.sum()) for result in results)
+
+    return play
+
+
+def gymnasium_contender(params: Any, num_steps: int) -> Callable[[], int]:
+    import gymnasium
+    import numpy as np
+
+    environment = gymnasium.make("MountainCarContinuous-v0")
+    layers = [(np.asarray(layer.kernel), np.asarray(layer.bias)) for layer in params.policy.layers]
+    hidden, (last_kernel, last_bias) = layers[:-1], layers[-1]
+    std = np.exp(np.asarray(params.policy.log_std))
+    generator = np.random.default_rng(0)
+
+    def play() -> int:
+        observation, _ = environment.reset(seed=0)
+        for _ in range(num_steps):
+            x = observation
+            for kernel, bias in hidden:
+                x = np.tanh(x @ kernel + bias)
+            action = x @ last_kernel + last_bias + std * generator.standard_normal(1, np.float32)
+            observation, _, terminated, truncated, _ = environment.step(action)
+            if terminated or truncated:
+                observation, _ = environment.reset()
+        return num_steps
+
+    return play
+
+
+def headline(rates: dict[str, list[float]]) -> list[Figure]:
+    goal = Goal(">=", 100, "times")
+    figures = [Figure(name, statistics.median(values), "steps/s") for name, values in rates.items()]
+    figures += [
+        Figure("executor / gymnasium", median_ratio(rates["executor"], rates["gymnasium"]), "times", goal),
+        Figure("program / gymnasium", median_ratio(rates["program"], rates["gymnasium"]), "times"),
+    ]
+    return figures
+
+
+if __name__ == "__main__":
+    main()

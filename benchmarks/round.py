@@ -1,0 +1,114 @@
+"""Seconds per phase of a federated round of Mountain Cars at paper size.
+
+Measured: the clock of each phase (measure, select, train, aggregate, evaluate) and the whole round, from round 3 on,
+when everything is compiled. Rounds 3 to 8 are also reported apart from the rest: an untrained policy plays every
+episode to the time limit, so they are the heaviest.
+
+How: the default preset with seed 0. First fedpohcs alone, 40 rounds; these are the headline numbers. Then all selectors
+in turns, one round each, 12 rounds, so that they can be compared whatever else the machine does.
+
+Goals for fedpohcs, medians: a round <= 0.6 s; measure and select together <= 0.2 s and <= 35 % of the round.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from _common import (
+    Figure,
+    Goal,
+    argument_parser,
+    benchmark_config,
+    machine_facts,
+    percentile_90,
+    print_table,
+    write_results,
+)
+
+FIRST_ROUND, LAST_EARLY_ROUND = 3, 8
+PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
+Timings = list[dict[str, float]]  # one entry a round, from round 1
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__).parse_args()
+    facts = machine_facts()
+    rounds, compared_rounds = (5, 4) if arguments.quick else (40, 12)
+    alone = take_turns(["fedpohcs"], rounds, arguments.quick)["fedpohcs"]
+    together = take_turns(selector_names(), compared_rounds, arguments.quick)
+    print_phases("fedpohcs, seconds", periods(alone))
+    print_phases("all selectors in turns, seconds", {name: steady(timings) for name, timings in together.items()})
+    samples = {"fedpohcs_alone": alone, "selectors_in_turns": together}
+    write_results("round", facts, headline(alone), samples, quick=arguments.quick)
+
+
+def selector_names() -> list[str]:
+    from fedpohcs.selection import SELECTORS
+
+    return list(SELECTORS)
+
+
+def take_turns(selectors: Sequence[str], rounds: int, quick: bool) -> dict[str, Timings]:
+    """One run a selector, advanced side by side a round at a time."""
+    runs = {name: timed_rounds(name, rounds, quick) for name in selectors}
+    timings: dict[str, Timings] = {name: [] for name in selectors}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            timings[name].append(next(run))
+    return timings
+
+
+def timed_rounds(selector: str, rounds: int, quick: bool) -> Iterator[dict[str, float]]:
+    from fedpohcs.experiment import iterate_rounds
+
+    run = iterate_rounds(replace(benchmark_config(selector, quick=quick), rounds=rounds))
+    next(run)  # round 0: evaluates the untrained policy
+    while True:
+        start = time.perf_counter()
+        _, record = next(run)
+        yield {**record.seconds, "total": time.perf_counter() - start}
+
+
+def steady(timings: Timings) -> Timings:
+    return timings[FIRST_ROUND - 1 :]
+
+
+def periods(timings: Timings) -> dict[str, Timings]:
+    last = len(timings)
+    named = {
+        f"rounds {FIRST_ROUND}-{last}": steady(timings),
+        f"rounds {FIRST_ROUND}-{min(LAST_EARLY_ROUND, last)} (untrained)": timings[FIRST_ROUND - 1 : LAST_EARLY_ROUND],
+        f"rounds {LAST_EARLY_ROUND + 1}-{last}": timings[LAST_EARLY_ROUND:],
+    }
+    return {name: part for name, part in named.items() if part}
+
+
+def print_phases(title: str, groups: dict[str, Timings]) -> None:
+    rows: list[tuple[Any, ...]] = []
+    for name, timings in groups.items():
+        by_phase = [[timing[phase] for timing in timings] for phase in PHASES]
+        rows.append((name, "median", *map(statistics.median, by_phase)))
+        rows.append(("", "90th percentile", *map(percentile_90, by_phase)))
+    print_table(title, ("", "", *PHASES), rows)
+
+
+def headline(timings: Timings) -> list[Figure]:
+    figures = []
+    for name, part in periods(timings).items():
+        total = [timing["total"] for timing in part]
+        asking = [timing["measure"] + timing["select"] for timing in part]
+        share = [100 * a / t for a, t in zip(asking, total, strict=True)]
+        figures += [
+            Figure(f"{name}: total", statistics.median(total), "s", Goal("<=", 0.6, "s")),
+            Figure(f"{name}: total, 90th percentile", percentile_90(total), "s"),
+            Figure(f"{name}: measure + select", statistics.median(asking), "s", Goal("<=", 0.2, "s")),
+            Figure(f"{name}: measure + select, 90th percentile", percentile_90(asking), "s"),
+            Figure(f"{name}: measure + select, share", statistics.median(share), "%", Goal("<=", 35, "%")),
+        ]
+    return figures
+
+
+if __name__ == "__main__":
+    main()
