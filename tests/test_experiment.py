@@ -71,7 +71,9 @@ def test_a_diverged_client_is_left_out_named_and_counted() -> None:
     class Sabotaged(InProcessExecutor):
         def train(self, params, round_number, clients):  # type: ignore[no-untyped-def]
             updates = super().train(params, round_number, clients)
-            spoiled = jax.tree.map(lambda x: np.where(np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1)) == 1, np.nan, x), updates.params)
+            spoiled = jax.tree.map(
+                lambda x: np.where(np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1)) == 1, np.nan, x), updates.params
+            )
             return updates._replace(params=spoiled)
 
     executor = Sabotaged(CONFIG)

@@ -51,7 +51,13 @@ class FederationConfig:
     def __post_init__(self) -> None:
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
         _require_positive("federation.", self, "num_clients", "num_selected", "evaluation_episodes")
-        require(k <= d, "federation.num_selected", k, f"must not exceed num_candidates (={d})", "Sample more or train fewer.")
+        require(
+            k <= d,
+            "federation.num_selected",
+            k,
+            f"must not exceed num_candidates (={d})",
+            "Sample more or train fewer.",
+        )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
         if self.client_weights is not None:
             weights = self.client_weights
@@ -116,7 +122,9 @@ class LearnerConfig:
         _require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
         _require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
         _require_positive(at, self, "observation_clip", "reward_clip")
-        _require_not_negative(at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs")
+        _require_not_negative(
+            at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs"
+        )
         _require_fraction(at, self, "learning_rate_decay", "gae_discount")
         require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
         require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")

@@ -59,11 +59,12 @@ def run_experiment(
     check_world(config)
     folder = RunFolder.create(Path(out), config, overwrite=overwrite) if out is not None else None
     records: list[RoundRecord] = []
-    state = None
+    params: Params = None
     for observer in observers:
         observer.on_start(config)
     try:
         for state, record in iterate_rounds(config):
+            params = state.params
             records.append(record)
             if folder is not None:
                 folder.append(record)
@@ -72,7 +73,6 @@ def run_experiment(
     finally:
         for observer in observers:
             observer.on_finish()
-    params = state.params if state is not None else None
     if folder is not None:
         folder.save_policy(params)
     return History(config, records, params)

@@ -83,7 +83,9 @@ def gradient_norm() -> Selector:
     )
 
 
-def heterogeneity_scores(question: Question, clients: ClientIds, tables: tuple[WeightedAdvantage, ...]) -> dict[str, Vector]:
+def heterogeneity_scores(
+    question: Question, clients: ClientIds, tables: tuple[WeightedAdvantage, ...]
+) -> dict[str, Vector]:
     """Learning potential, heterogeneity and their difference Delta_n, of each client. Paper: Eq. (DeltaN)."""
     from fedpohcs.heterogeneity import metric  # SciPy and Numba: only where a table is compared
 
@@ -125,14 +127,12 @@ class OnePhaseState(NamedTuple):
 
 
 def fedpohcs_one_phase() -> Selector:
-    """Delta_n from outdated tables: all clients are asked once, then each only after it has trained. Paper: Sec. 4.3."""
+    """Delta_n from outdated tables: everyone is asked once, then each only after it has trained. Paper: Sec. 4.3."""
 
     def asks(question: Question, state: OnePhaseState) -> ClientIds:
         return np.arange(question.num_clients) if state.refresh is None else state.refresh
 
-    def select(
-        question: Question, metrics: CandidateMetrics, state: OnePhaseState
-    ) -> tuple[Selection, OnePhaseState]:
+    def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:
         fresh = zip(metrics.client.tolist(), _known(metrics.weighted_advantage), strict=True)
         tables = state.tables | dict(fresh)
         candidates = question.candidates
@@ -140,9 +140,7 @@ def fedpohcs_one_phase() -> Selector:
         chosen = top_k(candidates, scores["selection_metric"], question.num_selected)
         return Selection(chosen, scores), OnePhaseState(tables, chosen)
 
-    return Selector(
-        select, requires=frozenset({"weighted_advantage"}), init=lambda: OnePhaseState({}, None), asks=asks
-    )
+    return Selector(select, requires=frozenset({"weighted_advantage"}), init=lambda: OnePhaseState({}, None), asks=asks)
 
 
 def _known(metric: Any) -> Any:

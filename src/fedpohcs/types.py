@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Params = Any  # a pytree of arrays: policy, critic and KL coefficient
+AnyArray = Any  # JAX inside a compiled program, NumPy outside
 ClientIds = NDArray[np.int64]
 Vector = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ def test_moments_of_batches_equal_moments_of_all_valid_entries(sizes: list[int],
         moments = update_moments(moments, jnp.asarray(values), jnp.asarray(valid))
         seen.append(values[valid])
     everything = np.concatenate(seen)
-    np.testing.assert_allclose(moments.count, len(everything))
+    np.testing.assert_allclose(moments.seen, len(everything))
     np.testing.assert_allclose(moments.mean, everything.mean(axis=0), rtol=1e-4)
-    np.testing.assert_allclose(moments.squares / moments.count, everything.var(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(moments.squares / moments.seen, everything.var(axis=0), rtol=1e-3)
 
 
 def test_filters_centre_observations_but_only_scale_rewards() -> None:

@@ -18,9 +18,9 @@ class ContinuousActions(NamedTuple):
 
 
 class DiscreteActions(NamedTuple):
-    """One of `count` choices."""
+    """One of so many choices."""
 
-    count: int
+    num_choices: int
 
 
 class Transition(NamedTuple):

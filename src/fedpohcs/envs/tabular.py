@@ -23,7 +23,7 @@ class TabularWorlds(TracedWorld):
 
     levels: ClassVar[tuple[str, ...]] = tuple(SHARE_OF_OWN_WORLD)
     observation_size = NUM_STATES
-    actions = DiscreteActions(count=NUM_ACTIONS)
+    actions = DiscreteActions(num_choices=NUM_ACTIONS)
     horizon = 50
     reset_noise = 1
     step_noise = 1

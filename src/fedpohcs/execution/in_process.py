@@ -158,7 +158,7 @@ class InProcessExecutor:
                 program = compiled(self.learner, "step_advantages")
                 advantage = np.asarray(program(shared, own, batch))[0]
             parts.append(_in_order(trajectory, advantage))
-        steps = Steps(*(None if rows[0] is None else np.concatenate(rows) for rows in zip(*parts, strict=True)))
+        steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
         steps = steps._replace(observation=filter_observation(filters, steps.observation, learner.observation_clip))
         if self.config.modelling.rewards == "filtered":
             steps = steps._replace(reward=filter_reward(filters, steps.reward, learner.reward_clip))

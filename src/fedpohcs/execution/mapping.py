@@ -14,7 +14,8 @@ from fedpohcs.learners.client import Learner
 from fedpohcs.types import ClientIds
 
 LARGEST_CHUNK = 64  # clients a device holds at once: bounds memory when the population is large
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class ClientError(RuntimeError):
@@ -31,7 +32,9 @@ class Chunk(NamedTuple):
 class ClientMap(Protocol):
     """Runs the methods of a learner for many clients."""
 
-    def run_chunks(self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds) -> list[Chunk]:
+    def run_chunks(
+        self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
+    ) -> list[Chunk]:
         """`learner.task(shared, *own)` for every client, in chunks; `own` has a leading client axis."""
         ...
 
@@ -41,7 +44,7 @@ class ClientMap(Protocol):
 
 
 @cache
-def compiled(learner: Learner, task: str) -> Callable[..., Any]:
+def compiled(learner: Learner, task: str) -> Any:
     """The program of one task; equal learners share it."""
     return jax.jit(getattr(learner, task))
 
@@ -73,7 +76,9 @@ class VectorisedMap:
     def _take_device(self) -> None:
         self._here.device = next(self._next_device)
 
-    def run_chunks(self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds) -> list[Chunk]:
+    def run_chunks(
+        self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
+    ) -> list[Chunk]:
         """All chunks have one shape, so that there is one program; the last is padded with its last client."""
         width = min(-(-len(clients) // self.groups), LARGEST_CHUNK)
         program = compiled(learner, task)
@@ -108,7 +113,9 @@ class OneByOneMap:
     def __init__(self, groups: int) -> None:
         del groups  # every client is its own
 
-    def run_chunks(self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds) -> list[Chunk]:
+    def run_chunks(
+        self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
+    ) -> list[Chunk]:
         """Each client is a chunk."""
         program = compiled(learner, task)
         chunks = []

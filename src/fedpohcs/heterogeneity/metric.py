@@ -31,7 +31,8 @@ def stack_tables(tables: Tables) -> csr_array:
 
 def learning_potential(stacked: csr_array) -> Vector:
     """How much each candidate can learn from the current policy: ||D_n A_n||_F, [C]. Paper: Sec. 4.1."""
-    return _distances(stacked.indptr, stacked.indices, stacked.data, np.zeros(stacked.shape[1]))
+    nowhere = np.zeros(stacked.shape[-1])  # pyright: ignore[reportOptionalSubscript]  always two-dimensional
+    return _distances(stacked.indptr, stacked.indices, stacked.data, nowhere)
 
 
 def heterogeneity(stacked: csr_array, weight: Vector) -> Vector:
@@ -110,7 +111,7 @@ def _fill_rows(
         (column, value) if table.fill is None else _fill_row(table.fill, state_key, centre, column, value)
         for table, column, value in zip(tables, columns, values, strict=True)
     ]
-    return tuple(zip(*filled, strict=True))
+    return tuple(column for column, _ in filled), tuple(value for _, value in filled)
 
 
 def _describe(tables: Tables, entries: Rows, columns: Rows, support_size: int) -> tuple[Keys, NDArray[np.float32]]:

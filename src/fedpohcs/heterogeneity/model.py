@@ -51,7 +51,7 @@ def build_model(steps: Steps, config: ModellingConfig) -> TabularModel:
         successor=_successors(step_state, steps.last, opening, config.episode_end),
         reward=steps.reward.astype(np.float64),
         state_key=step_state_key[state_first],
-        state_centre=centres_of(steps.observation[state_first], config.observation_cell),
+        state_centre=centres_of(steps.observation[state_first], config.observation_cell).astype(np.float32),
         start=np.bincount(step_state[opening], minlength=len(state_first)) / opening.sum(),
         pair_key=step_pair_key[pair_first],
         pair_state=step_state[pair_first],
@@ -70,7 +70,13 @@ def first_steps(steps: Steps, steps_per_episode: int | None) -> Steps:
         position = index - np.maximum.accumulate(np.where(opening, index, 0))
         keep = position < steps_per_episode
         last = (last | (position == steps_per_episode - 1))[keep]
-        steps = Steps(*(None if field is None else field[keep] for field in steps))
+        steps = Steps(
+            steps.observation[keep],
+            steps.action[keep],
+            steps.reward[keep],
+            last,
+            None if steps.advantage is None else steps.advantage[keep],
+        )
     return steps._replace(last=last)
 
 

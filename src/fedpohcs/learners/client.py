@@ -36,6 +36,7 @@ from fedpohcs.learners.rollout import (
     draw_noise,
     rollout_length,
 )
+from fedpohcs.types import AnyArray
 
 GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
 
@@ -51,7 +52,7 @@ class Shared(NamedTuple):
 class Own(NamedTuple):
     """What clients have: id, world, filters."""
 
-    client: jax.Array
+    client: AnyArray
     env: EnvParams
     filters: Filters
 
@@ -171,7 +172,7 @@ class Learner:
         return filter_observation(filters, observation, self.config.observation_clip)
 
     def _updated(self, filters: Filters, trajectory: Trajectory) -> Filters:
-        """The filters of one client after what it has seen. One that is switched off never learns: it changes nothing."""
+        """The filters of one client after what it has seen; one that is switched off never learns anything."""
         observation, reward = filters
         if self.config.filter_observations:
             observation = update_moments(observation, trajectory.observation, trajectory.valid)

@@ -60,4 +60,5 @@ class Categorical(NamedTuple):
 
 
 def categorical(unnormalised: Array) -> Categorical:
+    """The distribution whose log-probabilities are the given numbers up to a constant."""
     return Categorical(jax.nn.log_softmax(unnormalised))

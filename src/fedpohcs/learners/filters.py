@@ -9,9 +9,9 @@ SMALLEST_STD = 1e-6
 
 
 class Moments(NamedTuple):
-    """Count, mean and sum of squared deviations of a stream of numbers."""
+    """How many numbers of a stream were seen, their mean and their sum of squared deviations."""
 
-    count: jax.Array
+    seen: jax.Array
     mean: jax.Array
     squares: jax.Array
 
@@ -24,10 +24,12 @@ class Filters(NamedTuple):
 
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
+    """Statistics of nothing."""
     return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
 def init_filters(observation_size: int) -> Filters:
+    """Filters that have seen nothing, and therefore change nothing."""
     return Filters(no_moments((observation_size,)), no_moments(()))
 
 
@@ -38,17 +40,15 @@ def update_moments(moments: Moments, values: jax.Array, valid: jax.Array) -> Mom
     added = valid.sum().astype(values.dtype)
     mean = (values * weight).sum(axes) / jnp.maximum(added, 1.0)
     squares = (weight * (values - mean) ** 2).sum(axes)
-    count = moments.count + added
-    share = added / jnp.maximum(count, 1.0)
+    seen = moments.seen + added
+    share = added / jnp.maximum(seen, 1.0)
     shift = mean - moments.mean
-    return Moments(
-        count, moments.mean + shift * share, moments.squares + squares + shift**2 * moments.count * share
-    )
+    return Moments(seen, moments.mean + shift * share, moments.squares + squares + shift**2 * moments.seen * share)
 
 
 def _std(moments: Moments, xp: Any) -> Any:
     """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
-    std = xp.sqrt(moments.squares / xp.maximum(moments.count, 1.0))
+    std = xp.sqrt(moments.squares / xp.maximum(moments.seen, 1.0))
     return xp.where(std > SMALLEST_STD, std, 1.0)
 
 

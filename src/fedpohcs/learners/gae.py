@@ -4,9 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
-def generalised_advantage(
-    delta: jax.Array, continues: jax.Array, discount: float, gae_discount: float
-) -> jax.Array:
+def generalised_advantage(delta: jax.Array, continues: jax.Array, discount: float, gae_discount: float) -> jax.Array:
     """A_t = delta_t + gamma lambda A_{t+1} within an episode, over the leading time axis.
 
     Args:
@@ -17,7 +15,9 @@ def generalised_advantage(
     """
     decay = discount * gae_discount * continues.astype(delta.dtype)
 
-    def combine(later: tuple[jax.Array, jax.Array], earlier: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def combine(
+        later: tuple[jax.Array, jax.Array], earlier: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         return earlier[0] * later[0], earlier[1] + earlier[0] * later[1]
 
     # A linear recurrence: an associative scan needs log T passes over whole arrays, not T steps on tiny ones.

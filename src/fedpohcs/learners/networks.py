@@ -1,5 +1,6 @@
 """Policy and critic: tanh perceptrons as plain pytrees, and the distribution a policy gives."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ def init_layers(key: jax.Array, sizes: Sequence[int]) -> tuple[Dense, ...]:
     """Glorot-normal kernels, zero biases."""
     glorot = jax.nn.initializers.glorot_normal()
     keys = jax.random.split(key, len(sizes) - 1)
-    shapes = zip(sizes[:-1], sizes[1:], strict=True)
+    shapes = itertools.pairwise(sizes)
     return tuple(Dense(glorot(k, shape), jnp.zeros(shape[1])) for k, shape in zip(keys, shapes, strict=True))
 
 
@@ -57,7 +58,7 @@ def init_agent(
     """Fresh weights. A Gaussian policy starts with standard deviation 1 everywhere."""
     key_policy, key_critic = jax.random.split(key)
     continuous = isinstance(actions, ContinuousActions)
-    outputs = actions.size if isinstance(actions, ContinuousActions) else actions.count
+    outputs = actions.size if isinstance(actions, ContinuousActions) else actions.num_choices
     policy = PolicyParams(
         layers=init_layers(key_policy, (observation_size, *hidden_sizes, outputs)),
         log_std=jnp.zeros(outputs if continuous else 0),

@@ -148,10 +148,12 @@ def policy_optimiser(config: LearnerConfig) -> optax.GradientTransformation:
 
 
 def critic_optimiser(config: LearnerConfig) -> optax.GradientTransformation:
+    """Adam."""
     return optax.adam(config.critic_learning_rate)
 
 
 def init_optimisers(config: LearnerConfig, params: AgentParams) -> OptimiserState:
+    """Both at rest."""
     return OptimiserState(policy_optimiser(config).init(params.policy), critic_optimiser(config).init(params.critic))
 
 
@@ -200,9 +202,7 @@ def update(
     kl = masked_mean(batch.samples.old.kl_to(new), batch.valid)  # pyright: ignore[reportArgumentType]
     largest_advantage = jnp.where(batch.valid, batch.samples.advantage, -jnp.inf).max()
     kl_coefficient = adapt_kl_coefficient(params.kl_coefficient, kl, config.kl_target, largest_advantage)
-    info = UpdateInfo(
-        kl, masked_mean(new.entropy(), batch.valid), critic_loss(critic, batch.samples, batch.valid)
-    )
+    info = UpdateInfo(kl, masked_mean(new.entropy(), batch.valid), critic_loss(critic, batch.samples, batch.valid))
     return AgentParams(policy, critic, kl_coefficient), OptimiserState(policy_state, critic_state), info
 
 

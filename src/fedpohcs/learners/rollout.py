@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedpohcs.envs.base import ContinuousActions, EnvParams, TracedWorld
+from fedpohcs.types import AnyArray
 
 CHUNK = 50  # steps between two looks at whether anyone still plays
 CLIENT_AXIS = "clients"
@@ -27,16 +28,16 @@ class Trajectory(NamedTuple):
     Every lane holds whole episodes from the front; what follows them is padding, where `valid` is false.
     """
 
-    observation: jax.Array
-    action: jax.Array
-    reward: jax.Array
-    next_observation: jax.Array  # before any reset
-    terminated: jax.Array
-    truncated: jax.Array  # cut by the time limit
-    valid: jax.Array
+    observation: AnyArray
+    action: AnyArray
+    reward: AnyArray
+    next_observation: AnyArray  # before any reset
+    terminated: AnyArray
+    truncated: AnyArray  # cut by the time limit
+    valid: AnyArray
 
     @property
-    def last(self) -> jax.Array:
+    def last(self) -> AnyArray:
         """Whether an episode ends with the step."""
         return self.terminated | self.truncated
 
@@ -44,10 +45,10 @@ class Trajectory(NamedTuple):
 class Noise(NamedTuple):
     """All the randomness of a rollout, drawn at once because one large draw is far cheaper than many small ones."""
 
-    start: jax.Array  # [E, ...] starts the first episode of each lane
-    action: jax.Array  # [T, E, ...]
-    step: jax.Array  # [T, E, ...]
-    reset: jax.Array  # [T, E, ...] starts the episode after one that ends here
+    start: AnyArray  # [E, ...] starts the first episode of each lane
+    action: AnyArray  # [T, E, ...]
+    step: AnyArray  # [T, E, ...]
+    reset: AnyArray  # [T, E, ...] starts the episode after one that ends here
 
 
 class _Lanes(NamedTuple):
@@ -71,7 +72,7 @@ def draw_noise(key: jax.Array, world: TracedWorld, lanes: int, min_steps: int) -
     if isinstance(world.actions, ContinuousActions):
         action = jax.random.normal(key_action, (length, lanes, world.actions.size))
     else:
-        action = jax.random.gumbel(key_action, (length, lanes, world.actions.count))
+        action = jax.random.gumbel(key_action, (length, lanes, world.actions.num_choices))
     return Noise(
         start=jax.random.uniform(key_start, (lanes, world.reset_noise)),
         action=action,
@@ -133,7 +134,8 @@ def collect_episodes(
         chunk, now, _ = carry
         return (chunk < length // CHUNK) & (largest(now.active.any().astype(jnp.int32)) > 0)
 
-    start = _Lanes(*reset(noise.start, params), jnp.zeros(lanes, jnp.int32), jnp.ones(lanes, bool))
+    env_state, observation = reset(noise.start, params)
+    start = _Lanes(env_state, observation, jnp.zeros(lanes, jnp.int32), jnp.ones(lanes, bool))
     first = jax.tree.map(lambda x: x[0], noise._replace(start=None))
     shapes = jax.eval_shape(advance, start, (jnp.int32(0), first))[1]
     rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)

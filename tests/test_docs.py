@@ -1,0 +1,237 @@
+"""The documentation keeps what it promises: commands work, examples run, names and links are right."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import made_up_records
+from fedpohcs import experiment
+from fedpohcs.aggregation import AGGREGATORS
+from fedpohcs.cli import main
+from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig
+from fedpohcs.envs import WORLDS, world_levels
+from fedpohcs.presets import PRESETS
+from fedpohcs.selection import SELECTORS, Question
+from fedpohcs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
+from fedpohcs.types import CandidateMetrics, WeightedAdvantage
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+CONFIGS = (ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig)
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", read(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("fedpohcs ")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors MkDocs gives to the headings of a page."""
+    headings = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```$", "", read(page), flags=re.M | re.S), flags=re.M)
+    plain = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """Put back what an example registers."""
+    before = [(registry, dict(registry)) for registry in (SELECTORS, WORLDS, PRESETS)]
+    yield
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)
+
+
+@pytest.fixture
+def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training replaced by made-up records."""
+
+    def run(config: ExperimentConfig, out: Path, *, overwrite: bool, observers: Sequence) -> None:
+        folder = RunFolder.create(out, config, overwrite)
+        for record in made_up_records(config):
+            folder.append(record)
+
+    monkeypatch.setattr(experiment, "run_experiment", run)
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, registries: None):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    return importlib.import_module
+
+
+def test_the_commands_of_the_quick_start_work_in_their_order(made_up_runs: None) -> None:
+    found = commands(DOCS / "quickstart.md")
+    assert len(found) >= 8
+    for arguments in found:
+        assert main(arguments) == 0, " ".join(arguments)
+
+
+def test_the_commands_of_the_readme_work(made_up_runs: None) -> None:
+    for arguments in commands(ROOT / "README.md"):
+        assert main(arguments) == 0, " ".join(arguments)
+
+
+def test_the_make_targets_in_the_documentation_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE))
+    pages = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    named = {name for page in pages for b in blocks(page, "console") for name in re.findall(r"^make ([a-z]+)", b, re.M)}
+    assert "run" in named
+    assert named <= targets
+
+
+def test_the_python_of_quick_start_run_folder_page_and_readme_runs() -> None:
+    (train,) = blocks(DOCS / "quickstart.md", "python")
+    (read_back,) = blocks(DOCS / "run-folder.md", "python")
+    for code in (train, read_back, *blocks(ROOT / "README.md", "python")):
+        exec(compile(code, "documentation", "exec"), {})
+    assert load_run(Path("runs/from-python")).complete
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_python_in_the_documentation_parses(page: Path) -> None:
+    for block in blocks(page, "python"):
+        ast.parse(block)
+
+
+def test_the_short_selector_of_the_how_to_selects(registries: None) -> None:
+    *_, short = blocks(DOCS / "how-to" / "add-a-selector.md", "python")
+    exec(compile(short, "add-a-selector.md", "exec"), {})
+    config = dataclasses.replace(PRESETS["tabular"](), selector="highest-return", rounds=1)
+    assert len(experiment.run_experiment(config).records[1].selection.client) == 3
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_how_to_pages_show_the_examples_as_they_are(path: Path) -> None:
+    shown = [block for page in PAGES for block in blocks(page, "python")]
+    assert read(path) in shown
+
+
+def test_the_example_of_a_selector_runs_and_its_scores_are_stored(example) -> None:
+    assert example("own_selector").main(["--rounds", "4", "--out", "out"]) == 0
+    run = load_run(Path("out/medium/fair-fedpohcs/seed-0"))
+    assert run.complete
+    assert {"mix", "trainings", "selection_metric"} <= set(run.clients["metric"])
+    assert run.times_selected.sum() == 4 * 3
+
+
+def test_the_example_of_a_selector_prefers_who_trained_less_when_only_fairness_counts(example, monkeypatch) -> None:
+    module = example("own_selector")
+    monkeypatch.setattr(module, "FAIRNESS", 1.0)
+    clients = np.arange(4)
+    table = WeightedAdvantage(np.array([7], np.uint64), np.ones(1))
+    question = Question(clients, 2, 4, np.full(4, 0.25), np.random.default_rng(0))
+    metrics = CandidateMetrics(clients, weighted_advantage=(table,) * 4)
+    selection, state = module.fair_fedpohcs().select(question, metrics, {0: 5, 2: 1, 3: 4})
+    assert selection.client.tolist() == [1, 2]
+    assert state == {0: 5, 1: 1, 2: 2, 3: 4}
+
+
+def test_ranks_of_the_example_share_ties(example) -> None:
+    assert example("own_selector").ranks([3, 1, 3]).tolist() == [0.5, 0, 0.5]
+
+
+def test_the_example_of_a_world_runs_and_its_preset_works_on_the_command_line(example, capsys) -> None:
+    history = example("own_world").main(rounds=2, out=Path("run"))
+    assert load_run(Path("run")).complete
+    assert history.mean_returns[-1] > history.mean_returns[0]
+    *_, preset = blocks(DOCS / "how-to" / "add-a-world.md", "python")
+    exec(compile(preset, "add-a-world.md", "exec"), {})
+    assert main(["list"]) == 0
+    assert "Points on a line." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
+def test_every_setting_is_documented_with_its_default(config: type) -> None:
+    section = read(DOCS / "configuration.md").partition(f"## `{config.__name__}`\n")[2].partition("\n## ")[0]
+    documented = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, flags=re.MULTILINE))
+    made = config()
+    defaults = {field.name: getattr(made, field.name) for field in dataclasses.fields(config)}
+    expected = {
+        name: f"{type(value).__name__}()" if dataclasses.is_dataclass(value) else repr(value).replace("'", '"')
+        for name, value in defaults.items()
+    }
+    assert documented == expected
+
+
+@pytest.mark.parametrize("kind", ["selectors", "worlds", "presets", "aggregators", "levels"])
+def test_every_registered_name_is_on_the_first_page(kind: str) -> None:
+    levels = {level for world in WORLDS for level in world_levels(world)}
+    names = {"selectors": SELECTORS, "worlds": WORLDS, "presets": PRESETS, "aggregators": AGGREGATORS, "levels": levels}
+    missing = [name for name in names[kind] if f"`{name}`" not in read(DOCS / "index.md")]
+    assert not missing
+
+
+def test_every_column_and_file_of_a_run_is_documented(made_up_runs: None) -> None:
+    page = read(DOCS / "run-folder.md")
+    sections = {"rounds.csv": ROUND_COLUMNS, "clients.csv": CLIENT_COLUMNS, "timings.csv": TIMING_COLUMNS}
+    for file, columns in sections.items():
+        section = page.partition(f"## `{file}`\n")[2].partition("\n## ")[0]
+        table = section.partition("| Column |")[2].partition("\n\n")[0]
+        assert tuple(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == columns
+    assert main(["train", "tabular", "--out", "run"]) == 0
+    for path in Path("run").iterdir():
+        assert f"## `{path.name}`" in page
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", read(page), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+def test_every_name_of_the_paper_map_exists() -> None:
+    names = set(re.findall(r"`((?:\w+\.)+\w+)`", read(DOCS / "paper-map.md")))
+    names = {name for name in names if not re.search(r"\.(csv|toml|py|md)$", name)}
+    assert len(names) > 40
+    missing = [name for name in sorted(names) if not exists(name)]
+    assert not missing
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name, relative to the package or to a module the map names in full, leads to something."""
+    homes = ("", "config.", "execution.in_process.", "execution.base.")
+    return any(_resolves(f"fedpohcs.{home}{name.removeprefix('fedpohcs.')}".split(".")) for home in homes)
+
+
+def _resolves(parts: list[str]) -> bool:
+    for split in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:split]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[split:]:
+            annotations = getattr(found, "__annotations__", {})
+            if not hasattr(found, part) and part not in annotations:
+                return False
+            found = getattr(found, part, None)
+        return True
+    return False
