@@ -23,7 +23,7 @@ def configure_jax(num_devices: int) -> None:
             jax.config.update("jax_num_cpu_devices", num_devices)
         except RuntimeError:  # JAX is in use already: run on the devices it has
             return
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
