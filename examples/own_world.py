@@ -61,6 +61,7 @@ def main(rounds: int = 20, out: Path | None = None) -> History:
         world="point-mass",
         level="high",
         rounds=rounds,
+        groups=1,  # so few clients fit in one compiled call, which then compiles once
         federation=FederationConfig(num_clients=8, num_candidates=4, num_selected=2, evaluation_episodes=4),
         learner=LearnerConfig(
             hidden_sizes=(16,),

@@ -1,7 +1,5 @@
 """How what one client does is run for many: together on every core, or one by one."""
 
-import itertools
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -9,10 +7,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpohcs.learners.client import Learner
 from fedpohcs.types import ClientIds
 
+GROUP_AXIS = "groups"
 LARGEST_CHUNK = 64  # clients a device holds at once: bounds memory when the population is large
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,6 +49,16 @@ def compiled(learner: Learner, task: str) -> Any:
     return jax.jit(getattr(learner, task))
 
 
+@cache
+def compiled_for_groups(learner: Learner, task: str, num_own: int, groups: int) -> Any:
+    """One program that every group runs on its own device with its own clients, at the same time."""
+    mesh = Mesh(np.array(jax.local_devices()[:groups]), GROUP_AXIS)
+    everywhere, apart = PartitionSpec(), PartitionSpec(GROUP_AXIS)
+    specs = (everywhere, *[apart] * num_own)
+    task_of_group = jax.shard_map(getattr(learner, task), mesh=mesh, in_specs=specs, out_specs=apart, check_vma=False)
+    return jax.jit(task_of_group, in_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs))
+
+
 def joined(chunks: Sequence[Chunk]) -> Any:
     """Chunks whose every leaf has a leading client axis, as one."""
     return jax.tree.map(
@@ -63,48 +73,30 @@ def take_clients(tree: Any, index: Any) -> Any:
 
 
 class VectorisedMap:
-    """Clients are split into groups, which run side by side: one device a core, one thread a device."""
+    """Clients are split into groups of one size, which run side by side: one device, and mostly one core, a group."""
 
     def __init__(self, groups: int) -> None:
-        devices = jax.local_devices()
-        self.groups = groups
-        self._next_device = itertools.cycle(devices)
-        self._here = threading.local()
-        self._tracing = threading.Lock()
-        self._threads = ThreadPoolExecutor(len(devices), initializer=self._take_device)
-
-    def _take_device(self) -> None:
-        self._here.device = next(self._next_device)
+        self.groups = min(groups, len(jax.local_devices()))
+        self._threads = ThreadPoolExecutor(groups)
 
     def run_chunks(
         self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
-        """All chunks have one shape, so that there is one program; the last is padded with its last client."""
+        """A chunk is what a group does in one call. The last is padded with its last client."""
         width = min(-(-len(clients) // self.groups), LARGEST_CHUNK)
-        program = compiled(learner, task)
-        starts = range(0, len(clients), width)
-        index = [np.minimum(np.arange(start, start + width), len(clients) - 1) for start in starts]
-        with self._tracing:
-            # Once, under a lock: threads that trace the same program at the same time only slow each other down.
-            program.trace(shared, *take_clients(own, index[0]))
-
-        def run_chunk(index: np.ndarray) -> Any:
-            # Inputs placed on the thread's device, not a default device: that would be a reason to trace again.
-            inputs = jax.device_put((shared, *take_clients(own, index)), self._here.device)
-            return jax.tree.map(np.asarray, program(*inputs))
-
-        results = list(self._threads.map(run_chunk, index))
-        parts = [clients[start : start + width] for start in starts]
-        return [Chunk(part, result) for part, result in zip(parts, results, strict=True)]
+        program = compiled_for_groups(learner, task, len(own), self.groups)
+        chunks = []
+        for start in range(0, len(clients), width * self.groups):
+            index = np.minimum(np.arange(start, start + width * self.groups), len(clients) - 1)
+            result = program(shared, *take_clients(own, index))
+            for group, begin in enumerate(range(start, len(clients), width)[: self.groups]):
+                part = jax.tree.map(lambda x: np.asarray(x.addressable_shards[group].data), result)  # noqa: B023
+                chunks.append(Chunk(clients[begin : begin + width], part))
+        return chunks
 
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """On one thread a device, whose JAX calls go to that device."""
-
-        def on_own_device(item: Item) -> Result:
-            with jax.default_device(self._here.device):
-                return function(item)
-
-        return list(self._threads.map(on_own_device, items))
+        """On one thread a group."""
+        return list(self._threads.map(function, items))
 
 
 class OneByOneMap:
