@@ -128,8 +128,15 @@ def test_unknown_preset_level_or_selector_is_refused_with_the_nearest_name(argum
         (ModellingConfig, {"steps_per_episode": 0}, "steps_per_episode"),
         (ExperimentConfig, {"rounds": 0}, "rounds"),
         (ExperimentConfig, {"seed": -1}, "seed"),
-        (ExperimentConfig, {"world": "mountains"}, "Did you mean 'mountain-cars'"),
-        (ExperimentConfig, {"selector": "fed"}, "selector"),
+        (ExperimentConfig, {"rounds": 2.5}, r"rounds \(=2.5\) must be of type int"),
+        (ExperimentConfig, {"rounds": True}, "must be of type int"),
+        (ExperimentConfig, {"rounds": "many"}, "must be of type int"),
+        (ExperimentConfig, {"executor": "vectorized"}, "Did you mean 'vectorised'"),
+        (LearnerConfig, {"batch_size": 12.5}, "learner.batch_size"),
+        (LearnerConfig, {"loss": "clipped"}, "Did you mean 'clip'"),
+        (LearnerConfig, {"learning_rate": "fast"}, "must be of type float"),
+        (ModellingConfig, {"action_support": "states"}, "Did you mean 'state'"),
+        (ModellingConfig, {"standardise": 1}, "must be of type bool"),
     ],
 )
 def test_config_refuses_a_bad_value_by_name(cls: type, changes: dict, message: str) -> None:

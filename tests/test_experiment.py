@@ -48,6 +48,32 @@ def test_policy_mean_needs_a_tabular_policy_and_works_with_one(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selector": "fedpochs"}, "Did you mean 'fedpohcs'"),
+        ({"world": "mountains"}, "Did you mean 'mountain-cars'"),
+        ({"level": "hi"}, "Did you mean 'high'"),
+        ({"federation": FederationConfig(aggregator="mean")}, "Did you mean 'p"),
+    ],
+)
+def test_an_unknown_name_is_refused_before_anything_is_written(changes: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        run_experiment(replace(CONFIG, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_client_that_diverged_keeps_the_state_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = InProcessExecutor(CONFIG)
+    before = jax.tree.map(np.copy, executor.state)
+    monkeypatch.setattr("fedpohcs.execution.in_process.finite_clients", lambda tree: np.array([True, False, True]))
+    executor.train(executor.initial_params(), 0, np.array([1, 3, 5]))
+    changed = [
+        (executor.state.filters.reward.mean[client] != before.filters.reward.mean[client]) for client in (1, 3, 5)
+    ]
+    assert changed == [True, False, True]
+
+
 def test_full_participation_trains_everyone() -> None:
     history = run_experiment(replace(CONFIG, selector="full", rounds=1))
     np.testing.assert_array_equal(history.records[1].selection.client, np.arange(7))

@@ -1,10 +1,11 @@
 """From the clients' updates to one global policy. An aggregator is one function and one line in `AGGREGATORS`."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpohcs.types import ClientIds, ClientUpdates, Params, Vector
 
@@ -42,6 +43,12 @@ def tabular_policy(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
     return exponential / exponential.sum(axis=-1, keepdims=True)
 
 
+def finite_clients(stacked: Any) -> NDArray[np.bool_]:
+    """Which clients have only finite numbers in a pytree with a leading client axis."""
+    leaves = [np.asarray(x) for x in jax.tree.leaves(stacked)]
+    return np.all([np.isfinite(x.reshape(len(x), -1)).all(axis=1) for x in leaves], axis=0)
+
+
 AGGREGATORS: dict[str, Aggregator] = {"parameter-mean": parameter_mean, "policy-mean": policy_mean}
 
 
@@ -54,9 +61,7 @@ def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, aggregat
         weight: of each update, not normalised.
         aggregator: how stacked parameters and normalised weights become one.
     """
-    leaves = [np.asarray(x).reshape(len(weight), -1) for x in jax.tree.leaves(updates.params)]
-    finite = np.all([np.isfinite(x).all(axis=1) for x in leaves], axis=0)
-    finite &= np.isfinite(weight) & (weight > 0)
+    finite = finite_clients(updates.params) & np.isfinite(weight) & (weight > 0)
     rejected = updates.client[~finite]
     if not finite.any():
         return Aggregated(previous, rejected)

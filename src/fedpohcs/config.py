@@ -6,9 +6,20 @@ The same tree is the command line, the stored `config.json` and the Python API. 
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedpohcs.errors import UserError, require, require_known
+
+
+def _check_kinds(section: str, config: Any) -> None:
+    """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(hint) is Literal:
+            require_known(f"{section}{name}", value, get_args(hint))
+        elif hint in (int, float, str, bool):
+            fits = isinstance(value, (int, float) if hint is float else hint) and (hint is bool or value is not True)
+            require(fits, f"{section}{name}", value, f"must be of type {hint.__name__}")
 
 
 def _require_positive(section: str, config: object, *names: str) -> None:
@@ -49,6 +60,7 @@ class FederationConfig:
     """Episodes of every client after every round."""
 
     def __post_init__(self) -> None:
+        _check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
         _require_positive("federation.", self, "num_clients", "num_selected", "evaluation_episodes")
         require(
@@ -118,6 +130,7 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         at = "learner."
+        _check_kinds(at, self)
         _require_positive(at, self, "local_iterations", "steps_per_iteration", "epochs", "batch_size")
         _require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
         _require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
@@ -130,6 +143,16 @@ class LearnerConfig:
         require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
         sizes = self.hidden_sizes
         require(all(size > 0 for size in sizes), "learner.hidden_sizes", sizes, "must all be above 0")
+
+    @property
+    def observation_limit(self) -> float:
+        """Where observations are clipped: nowhere if they are not filtered."""
+        return self.observation_clip if self.filter_observations else math.inf
+
+    @property
+    def reward_limit(self) -> float:
+        """Where rewards are clipped: nowhere if they are not filtered."""
+        return self.reward_clip if self.filter_rewards else math.inf
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,7 @@ class ModellingConfig:
     """Model the environment's rewards, or each client's own rescaled ones."""
 
     def __post_init__(self) -> None:
+        _check_kinds("modelling.", self)
         _require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
         if self.steps_per_episode is not None:
             _require_positive("modelling.", self, "steps_per_episode")
@@ -180,22 +204,18 @@ class ExperimentConfig:
     seed: int = 0
     """Decides initial weights, candidate sets and every other draw."""
     executor: Literal["vectorised", "one-by-one"] = "vectorised"
-    """Run clients together on all cores, or one after the other to debug."""
+    """Run clients together, or one after the other to debug."""
     groups: int = 2
-    """Clients are split into so many groups, each one compiled call; with fewer cores they take turns. Not the number
-    of cores decides, because the last digits of a result depend on the size of a group."""
+    """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
+    does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
 
     def __post_init__(self) -> None:
-        from fedpohcs.envs import WORLDS
-        from fedpohcs.selection import SELECTORS
-
-        require_known("world", self.world, WORLDS)
-        require_known("selector", self.selector, SELECTORS)
+        _check_kinds("", self)
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
-        require(self.groups > 0, "groups", self.groups, "must be at least 1", "Take the number of cores, or 2.")
+        require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
 
 

@@ -56,7 +56,7 @@ def run_experiment(
         overwrite: replace the run that is there.
         observers: told of every round.
     """
-    check_world(config)
+    check_names(config)
     folder = RunFolder.create(Path(out), config, overwrite=overwrite) if out is not None else None
     records: list[RoundRecord] = []
     params: Params = None
@@ -95,15 +95,20 @@ def iterate_rounds(config: ExperimentConfig) -> Iterator[tuple[ServerState, Roun
         yield state, record
 
 
-def check_world(config: ExperimentConfig) -> None:
-    """Refuse settings that only the world can judge, before anything is written."""
-    from fedpohcs.aggregation import AGGREGATORS
-    from fedpohcs.envs.base import DiscreteActions
+def check_names(config: ExperimentConfig) -> None:
+    """Refuse names that are not registered and settings that only the world can judge, before anything is written.
 
+    Not when a config is made: a run can be read where a selector or world of somebody's own is not known.
+    """
+    from fedpohcs.aggregation import AGGREGATORS
+
+    require_known("selector", config.selector, SELECTORS)
     require_known("level", config.level, world_levels(config.world))
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     if federation.aggregator == "policy-mean":
+        from fedpohcs.envs.base import DiscreteActions
+
         tabular = isinstance(world_class(config.world).actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")

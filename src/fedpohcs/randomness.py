@@ -19,7 +19,7 @@ class Purpose(IntEnum):
     SHUFFLING = 4
     EVALUATION = 5
     WARM_UP = 6
-    POPULATION = 7
+    GRADIENT_SAMPLE = 7
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedpohcs.aggregation import finite_clients
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs import make_world
 from fedpohcs.envs.base import ContinuousActions
@@ -86,13 +87,18 @@ class InProcessExecutor:
         )
         own = (self._own(clients), take_clients(self.state.optimisers, clients), np.stack(shuffles))
         result = joined(self.clients.run_chunks(self.learner, "train", shared, own, clients))
-        self._store(clients, filters=result.filters, optimisers=result.optimisers)
+        sound = finite_clients(result)  # a client that diverged starts its next training from what it had before
+        self._store(
+            clients[sound],
+            filters=take_clients(result.filters, sound),
+            optimisers=take_clients(result.optimisers, sound),
+        )
         info = {name: value.astype(float) for name, value in result.info._asdict().items()}
         return ClientUpdates(clients, result.params, result.steps.astype(np.int64), info)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """All from recorded evaluation episodes: measuring costs no environment steps."""
-        shared = self._shared(params, Purpose.EVALUATION, round_number)
+        shared = self._shared(params, Purpose.GRADIENT_SAMPLE, round_number)
         return CandidateMetrics(
             clients,
             mean_return=self.state.mean_return[clients].astype(float) if "mean_return" in names else None,
@@ -159,9 +165,9 @@ class InProcessExecutor:
                 advantage = np.asarray(program(shared, own, batch))[0]
             parts.append(_in_order(trajectory, advantage))
         steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-        steps = steps._replace(observation=filter_observation(filters, steps.observation, learner.observation_clip))
+        steps = steps._replace(observation=filter_observation(filters, steps.observation, learner.observation_limit))
         if self.config.modelling.rewards == "filtered":
-            steps = steps._replace(reward=filter_reward(filters, steps.reward, learner.reward_clip))
+            steps = steps._replace(reward=filter_reward(filters, steps.reward, learner.reward_limit))
         return self._clipped(steps)
 
     def _clipped(self, steps: Steps) -> Steps:

@@ -169,7 +169,7 @@ class Learner:
         return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, episodes, *x.shape[2:]), trajectory)
 
     def _filtered(self, filters: Filters, observation: jax.Array) -> jax.Array:
-        return filter_observation(filters, observation, self.config.observation_clip)
+        return filter_observation(filters, observation, self.config.observation_limit)
 
     def _updated(self, filters: Filters, trajectory: Trajectory) -> Filters:
         """The filters of one client after what it has seen; one that is switched off never learns anything."""

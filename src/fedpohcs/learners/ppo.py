@@ -115,10 +115,10 @@ def advantages(
     config: LearnerConfig, params: AgentParams, filters: Filters, trajectory: Trajectory
 ) -> tuple[jax.Array, jax.Array]:
     """GAE and values of every step, [T, E] each; rewards and observations pass the client's filters."""
-    observation = filter_observation(filters, trajectory.observation, config.observation_clip)
-    next_observation = filter_observation(filters, trajectory.next_observation, config.observation_clip)
+    observation = filter_observation(filters, trajectory.observation, config.observation_limit)
+    next_observation = filter_observation(filters, trajectory.next_observation, config.observation_limit)
     value, next_value = state_value(params.critic, observation), state_value(params.critic, next_observation)
-    reward = filter_reward(filters, trajectory.reward, config.reward_clip)
+    reward = filter_reward(filters, trajectory.reward, config.reward_limit)
     bootstraps = ~trajectory.terminated if config.bootstrap_at_time_limit else ~trajectory.last
     delta = temporal_difference(reward, value, next_value, bootstraps, config.discount)
     delta = jnp.where(trajectory.valid, delta, 0.0)
@@ -131,7 +131,7 @@ def make_batch(config: LearnerConfig, params: AgentParams, filters: Filters, tra
     advantage, value = advantages(config, params, filters, trajectory)
     mean = masked_mean(advantage, trajectory.valid)
     std = jnp.sqrt(masked_mean((advantage - mean) ** 2, trajectory.valid))
-    observation = filter_observation(filters, trajectory.observation, config.observation_clip)
+    observation = filter_observation(filters, trajectory.observation, config.observation_limit)
     samples = Samples(
         observation=observation,
         action=trajectory.action,
