@@ -122,7 +122,7 @@ class LearnerConfig:
     filter_rewards: bool = True
     """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
     filter_warmup_steps: int = 100_000
-    """Steps of the initial policy with which a client starts its observation and reward filters."""
+    """About so many steps of the initial policy start a client's observation and reward filters."""
     observation_clip: float = 5.0
     """Filtered observations stay within plus and minus this."""
     reward_clip: float = 10.0

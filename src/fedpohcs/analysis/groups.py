@@ -66,7 +66,9 @@ def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
 
 
 def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
-    return [key for key in settings[0] if key != "seed" and any(s[key] != settings[0][key] for s in settings)]
+    """Settings that set experiments apart. Not the number of rounds: a longer run begins as a shorter one."""
+    compared = (key for key in settings[0] if key not in ("seed", "rounds"))
+    return [key for key in compared if any(s[key] != settings[0][key] for s in settings)]
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

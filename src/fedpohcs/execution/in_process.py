@@ -13,7 +13,7 @@ from fedpohcs.envs import make_world
 from fedpohcs.envs.base import ContinuousActions
 from fedpohcs.execution.mapping import CLIENT_MAPS, Chunk, ClientMap, compiled, joined, take_clients
 from fedpohcs.heterogeneity import weighted_advantage_table
-from fedpohcs.learners.client import Learner, Own, Shared
+from fedpohcs.learners.client import Evaluated, Learner, Own, Shared
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
 from fedpohcs.learners.ppo import OptimiserState
 from fedpohcs.learners.rollout import Trajectory
@@ -69,11 +69,7 @@ class InProcessExecutor:
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play, update the filters, and remember the episodes."""
         shared = self._shared(params, Purpose.EVALUATION, round_number)
-        chunks = self.clients.run_chunks(self.learner, "evaluate", shared, (self._own(clients),), clients)
-        if self.record:
-            for part in chunks:
-                self._remember(part.clients, part.result.trajectory)
-        result = joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
+        result = self._play(shared, self._own(clients), remember=self.record)
         self._store(clients, filters=result.filters, mean_return=result.mean_return)
         return Evaluation(clients, result.mean_return.astype(float), result.steps.astype(np.int64))
 
@@ -111,11 +107,11 @@ class InProcessExecutor:
         everyone = np.arange(self.num_clients)
         fresh = (self.learner.init_filters(), self.learner.init_optimisers(params), np.zeros((), np.float32))
         state = ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_clients, axis=0), fresh))
-        if not self.config.learner.filter_warmup_steps:
-            return state
-        shared = self._shared(params, Purpose.WARM_UP, 0)
-        own = (Own(everyone, self.population, state.filters),)
-        return state._replace(filters=joined(self.clients.run_chunks(self.learner, "warm_up", shared, own, everyone)))
+        steps_a_call = self.learner.evaluation_episodes * self.world.horizon
+        for number in range(-(-self.config.learner.filter_warmup_steps // steps_a_call)):
+            shared = self._shared(params, Purpose.WARM_UP, number)
+            state = state._replace(filters=self._play(shared, Own(everyone, self.population, state.filters)).filters)
+        return state
 
     def _shared(self, params: Params, purpose: Purpose, round_number: int) -> Shared:
         return Shared(params, device_key(self.config.seed, purpose, round_number), self.learner.schedule(round_number))
@@ -126,6 +122,14 @@ class InProcessExecutor:
     def _store(self, clients: ClientIds, **changes: Any) -> None:
         for name, rows in changes.items():
             jax.tree.map(lambda old, new: old.__setitem__(clients, new), getattr(self.state, name), rows)
+
+    def _play(self, shared: Shared, own: Own, *, remember: bool = False) -> Evaluated:
+        """One evaluation, without its trajectories: those are large, so they are kept in chunks and never joined."""
+        chunks = self.clients.run_chunks(self.learner, "evaluate", shared, (own,), own.client)
+        if remember:
+            for part in chunks:
+                self._remember(part.clients, part.result.trajectory)
+        return joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
 
     def _remember(self, clients: ClientIds, trajectory: Trajectory) -> None:
         """Keep the episodes of each client, [T, E], as views of what they played together."""

@@ -114,11 +114,6 @@ class Learner:
         ordered = np.broadcast_to(np.arange(self.batch_length, dtype=np.int32), shape)
         return generator.permuted(ordered, axis=-1)
 
-    def warm_up(self, shared: Shared, own: Own) -> Filters:
-        """Start the filters with episodes of the initial policy; about `filter_warmup_steps` steps."""
-        episodes = -(-self.config.filter_warmup_steps // self.world.horizon)
-        return jax.vmap(self._updated, in_axes=(0, 1))(own.filters, self._play(shared, own, episodes))
-
     def evaluate(self, shared: Shared, own: Own) -> Evaluated:
         """Play whole episodes with the stochastic policy; returns are raw and undiscounted."""
         trajectory = self._play(shared, own, self.evaluation_episodes)
