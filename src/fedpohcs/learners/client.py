@@ -70,8 +70,8 @@ class Trained(NamedTuple):
 class Evaluated(NamedTuple):
     """The outcome of an evaluation."""
 
-    mean_return: jax.Array
-    steps: jax.Array
+    mean_return: AnyArray
+    steps: AnyArray
     filters: Filters
     trajectory: Trajectory  # [T, C, E]
 
@@ -160,7 +160,9 @@ class Learner:
         )
         filters = jax.tree.map(by_lane, own.filters)
         env = jax.tree.map(by_lane, own.env)
-        trajectory = collect_episodes(lanes, self.world, env, act, min_steps=0, largest=lambda x: x)
+        trajectory = collect_episodes(
+            lanes, self.world, env, act, 0, record_next=self.config.bootstrap_at_time_limit, largest=lambda x: x
+        )
         return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, episodes, *x.shape[2:]), trajectory)
 
     def _filtered(self, filters: Filters, observation: jax.Array) -> jax.Array:
@@ -187,7 +189,14 @@ class Learner:
             def act(observation: jax.Array, noise: jax.Array) -> jax.Array:
                 return action_distribution(params.policy, self._filtered(filters, observation)).sample(noise)
 
-            trajectory = collect_episodes(noise, self.world, env, act, config.steps_per_iteration)
+            trajectory = collect_episodes(
+                noise,
+                self.world,
+                env,
+                act,
+                config.steps_per_iteration,
+                record_next=config.bootstrap_at_time_limit,
+            )
             batch = make_batch(config, params, filters, trajectory)
             params, optimisers, info = update(config, shared.schedule, params, optimisers, batch, shuffle)
             return (params, self._updated(filters, trajectory), optimisers), (batch.valid.sum(), info)

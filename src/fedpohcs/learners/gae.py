@@ -1,7 +1,6 @@
 """Generalised advantage estimation for padded, auto-reset rollouts."""
 
 import jax
-import jax.numpy as jnp
 
 
 def generalised_advantage(delta: jax.Array, continues: jax.Array, discount: float, gae_discount: float) -> jax.Array:
@@ -22,10 +21,3 @@ def generalised_advantage(delta: jax.Array, continues: jax.Array, discount: floa
 
     # A linear recurrence: an associative scan needs log T passes over whole arrays, not T steps on tiny ones.
     return jax.lax.associative_scan(combine, (decay, delta), reverse=True)[1]
-
-
-def temporal_difference(
-    reward: jax.Array, value: jax.Array, next_value: jax.Array, bootstraps: jax.Array, discount: float
-) -> jax.Array:
-    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t); the next value counts only where `bootstraps`."""
-    return reward + discount * jnp.where(bootstraps, next_value, 0.0) - value

@@ -14,9 +14,9 @@ import optax
 from fedpohcs.config import LearnerConfig
 from fedpohcs.learners.distributions import Categorical, Gaussian
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
-from fedpohcs.learners.gae import generalised_advantage, temporal_difference
+from fedpohcs.learners.gae import generalised_advantage
 from fedpohcs.learners.networks import AgentParams, PolicyParams, action_distribution, state_value
-from fedpohcs.learners.rollout import Trajectory, largest_of_clients
+from fedpohcs.learners.rollout import Status, Trajectory, largest_of_clients
 
 LARGEST_KL_COEFFICIENT, SMALLEST_KL_COEFFICIENT = 20.0, 1e-8
 KL_TOLERANCE = 1.1
@@ -116,13 +116,14 @@ def advantages(
 ) -> tuple[jax.Array, jax.Array]:
     """GAE and values of every step, [T, E] each; rewards and observations pass the client's filters."""
     observation = filter_observation(filters, trajectory.observation, config.observation_limit)
-    next_observation = filter_observation(filters, trajectory.next_observation, config.observation_limit)
-    value, next_value = state_value(params.critic, observation), state_value(params.critic, next_observation)
+    value = state_value(params.critic, observation)
+    continues = trajectory.status == Status.RUNNING
+    next_value = jnp.where(continues, jnp.roll(value, -1, axis=0), 0.0)
+    if config.bootstrap_at_time_limit:
+        cut = filter_observation(filters, trajectory.next_observation, config.observation_limit)
+        next_value = jnp.where(trajectory.status == Status.TRUNCATED, state_value(params.critic, cut), next_value)
     reward = filter_reward(filters, trajectory.reward, config.reward_limit)
-    bootstraps = ~trajectory.terminated if config.bootstrap_at_time_limit else ~trajectory.last
-    delta = temporal_difference(reward, value, next_value, bootstraps, config.discount)
-    delta = jnp.where(trajectory.valid, delta, 0.0)
-    continues = trajectory.valid & ~trajectory.last
+    delta = jnp.where(trajectory.valid, reward + config.discount * next_value - value, 0.0)
     return generalised_advantage(delta, continues, config.discount, config.gae_discount), value
 
 

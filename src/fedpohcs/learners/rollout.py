@@ -1,6 +1,7 @@
 """Collecting whole episodes in a traced world, many side by side."""
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import jax
@@ -22,24 +23,36 @@ def largest_of_clients(x: jax.Array) -> jax.Array:
     return jax.lax.pmax(x, CLIENT_AXIS)
 
 
+class Status(IntEnum):
+    """What a recorded step is."""
+
+    PADDING = 0  # after the last episode of its lane
+    RUNNING = 1
+    TERMINATED = 2  # the last of its episode
+    TRUNCATED = 3  # the last before the time limit cut its episode
+
+
 class Trajectory(NamedTuple):
     """Recorded steps: time comes first, then the lanes, which run side by side.
 
-    Every lane holds whole episodes from the front; what follows them is padding, where `valid` is false.
+    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write a step.
     """
 
     observation: AnyArray
     action: AnyArray
     reward: AnyArray
-    next_observation: AnyArray  # before any reset
-    terminated: AnyArray
-    truncated: AnyArray  # cut by the time limit
-    valid: AnyArray
+    status: AnyArray  # of type Status
+    next_observation: AnyArray | None  # before any reset; recorded only where somebody reads it
+
+    @property
+    def valid(self) -> AnyArray:
+        """Whether the step is one, and not padding."""
+        return self.status != Status.PADDING
 
     @property
     def last(self) -> AnyArray:
         """Whether an episode ends with the step."""
-        return self.terminated | self.truncated
+        return self.status >= Status.TERMINATED
 
 
 class Noise(NamedTuple):
@@ -87,6 +100,8 @@ def collect_episodes(
     params: EnvParams,
     act: Callable[[jax.Array, jax.Array], jax.Array],
     min_steps: int,
+    *,
+    record_next: bool,
     largest: Callable[[jax.Array], jax.Array] = largest_of_clients,
 ) -> Trajectory:
     """Every lane plays whole episodes until it has more than `min_steps` steps; with 0, one episode.
@@ -99,6 +114,7 @@ def collect_episodes(
         params: of the environment, with a leading axis of lanes.
         act: (observations, noise) to actions, for all lanes at once.
         min_steps: of each lane.
+        record_next: whether to record the observations after each step too.
         largest: the maximum over whatever is mapped together with this rollout.
     """
     reset, step = jax.vmap(world.reset), jax.vmap(world.step)
@@ -110,9 +126,14 @@ def collect_episodes(
         # Without the barrier XLA computes the physics anew for each array that reads it.
         action, moved = jax.lax.optimization_barrier((action, step(now.env_state, action, noise.step, params)))
         episode_step = now.episode_step + 1
-        truncated = ~moved.terminated & (episode_step >= world.horizon)
+        cut = jnp.where(episode_step >= world.horizon, Status.TRUNCATED, Status.RUNNING)
+        status = jnp.where(now.active, jnp.where(moved.terminated, Status.TERMINATED, cut), Status.PADDING)
         row = Trajectory(
-            now.observation, action, moved.reward, moved.observation, moved.terminated, truncated, now.active
+            now.observation,
+            action,
+            moved.reward,
+            status.astype(jnp.int8),
+            moved.observation if record_next else None,
         )
         env_state, observation = moved.state, moved.observation
         if min_steps:
