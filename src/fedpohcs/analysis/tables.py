@@ -209,7 +209,8 @@ def _show(name: str, interval: Interval | None) -> str:
     if np.isinf(interval.mean):
         reached = sum(np.isfinite(interval.values))
         return f"in {reached} of {len(interval.values)}" if reached else "never"
-    digits = 2 if "share" in name else 1
+    counted = len(interval.values) == 1 and name.startswith(("first round", "clients below"))
+    digits = 2 if "share" in name else 0 if counted else 1
     shown = _decimal(interval.mean, digits)
     return shown if np.isnan(interval.half_width) else f"{shown} ± {_decimal(interval.half_width, digits)}"
 
