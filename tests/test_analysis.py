@@ -221,3 +221,8 @@ def test_report_says_when_a_run_stopped_early(make_run: MakeRun) -> None:
 
 def test_runs_of_one_evaluation_alone_can_be_reported(make_run: MakeRun) -> None:
     assert "median seconds" in render_report(load_groups([make_run(rounds=5, stop_after=0)]), "title")
+
+
+def test_of_a_short_and_a_long_run_of_one_seed_the_long_one_counts(make_run: MakeRun) -> None:
+    groups = load_groups([make_run("short", rounds=3), make_run("long", rounds=5), make_run("other", rounds=3, seed=1)])
+    assert [[run.path.name for run in group.runs] for group in groups] == [["long", "other"]]

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,11 +57,14 @@ def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
 
 
 def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
-    ordered = sorted(runs, key=lambda run: run.config.seed)
-    for one, other in pairwise(ordered):
-        if one.config.seed == other.config.seed:
-            raise UserError(f"run (={str(other.path)!r}) repeats {str(one.path)!r}: give each experiment once.")
-    return tuple(ordered)
+    """One run a seed: the longest, as it holds the shorter ones of that seed."""
+    chosen: dict[int, Run] = {}
+    for run in sorted(runs, key=lambda run: (run.config.seed, run.config.rounds)):
+        other = chosen.get(run.config.seed)
+        if other is not None and other.config.rounds == run.config.rounds:
+            raise UserError(f"run (={str(run.path)!r}) repeats {str(other.path)!r}: give each experiment once.")
+        chosen[run.config.seed] = run
+    return tuple(chosen.values())
 
 
 def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
