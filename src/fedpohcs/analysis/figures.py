@@ -48,7 +48,9 @@ def return_by_round(groups: Sequence[Group]) -> Figure:
             _limit_bands(axis)
         axes[0].set_ylabel("mean return over all clients")
         handles = {line.get_label(): line for axis in axes for line in axis.get_lines()}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(labels)))
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=len(labels) if len(labels) <= 4 else 3
+        )
     return figure
 
 
