@@ -1,5 +1,6 @@
 """A whole run: rounds in a row, each handed to whoever watches or stores it."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -87,6 +88,10 @@ def iterate_rounds(config: ExperimentConfig) -> Iterator[tuple[ServerState, Roun
     from fedpohcs.rounds import evaluate_start, run_round
 
     selector = SELECTORS[config.selector]()
+    if "weighted_advantage" in selector.requires:
+        from fedpohcs.heterogeneity import compile_ahead
+
+        threading.Thread(target=compile_ahead, daemon=True).start()
     executor = InProcessExecutor(config, record=bool(selector.requires - {"mean_return"}))
     state = ServerState(0, executor.initial_params(), selector.init())
     yield state, evaluate_start(state, executor)

@@ -1,6 +1,7 @@
 """How far clients are apart and how much each can learn: the table D_n A_n of a client, Delta_n of many."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpohcs.config import ModellingConfig
 from fedpohcs.heterogeneity.advantage import advantages
@@ -15,10 +16,12 @@ from fedpohcs.heterogeneity.model import (
 )
 from fedpohcs.heterogeneity.prediction import AdvantagePredictor, fit_predictor
 from fedpohcs.heterogeneity.recursion import visitation
+from fedpohcs.learners.distributions import Gaussian
 from fedpohcs.types import Steps, WeightedAdvantage
 
 __all__ = [
     "AdvantagePredictor",
+    "compile_ahead",
     "heterogeneity",
     "learning_potential",
     "selection_metric",
@@ -53,3 +56,15 @@ def weighted_advantage_table(
     advantage = advantages(model, steps, transitions, reward, config, discount)
     fill = fit_predictor(model, visits, advantage) if config.missing == "predicted" else None
     return WeightedAdvantage(model.pair_key, visits[model.pair_state] * advantage, fill)
+
+
+def compile_ahead() -> None:
+    """Compile the kernels on a toy table. Meant for a thread of its own while XLA, too, is compiling."""
+
+    def stay(states: NDArray[np.float32]) -> Gaussian:
+        return Gaussian(np.zeros((len(states), 1), np.float32), np.zeros((len(states), 1), np.float32))
+
+    observation = np.array([[0, 0], [1, 0], [0, 0], [1, 1]], np.float32)
+    steps = Steps(observation, observation[:, :1], observation[:, 0], np.array([False, True, False, True]))
+    table = weighted_advantage_table(steps, stay, ModellingConfig(), 0.99)
+    selection_metric(stack_tables((table, table)), np.ones(2))
