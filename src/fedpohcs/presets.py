@@ -17,7 +17,7 @@ def mountain_cars(level: str = "medium", selector: str = "fedpohcs") -> Experime
     """Sixty cars with shifted engines, Tables 1 and 4; learning rate .001 for every selector.
 
     Like the authors' runs, these value the state at the time limit as 0. Bootstrapping there is the better practice
-    in general, but here it lets cars that never arrive settle for doing nothing; docs/results.md has the comparison.
+    in general, but early runs with it did far worse here; docs/results.md has the comparison.
     """
     learner = LearnerConfig(entropy_decay_rounds=ENTROPY_DECAY_ROUNDS[level], bootstrap_at_time_limit=False)
     return ExperimentConfig(world="mountain-cars", level=level, selector=selector, learner=learner)
