@@ -206,7 +206,6 @@ def test_clients_must_look_alike() -> None:
 
 
 def test_a_discretiser_of_ones_own_makes_the_cells_of_phase_one() -> None:
-    """With two cells no table has more rows than two states and the action cells taken in them."""
     modelling = replace(preset("gym").modelling, discretiser="own_lines:left_or_right", action_cell=100.0)
     history = run_experiment(config("own_lines:fine", selector="fedpohcs", modelling=modelling))
     assert np.isfinite(history.records[1].selection.scores["selection_metric"]).all()
