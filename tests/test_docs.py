@@ -63,7 +63,7 @@ def registries() -> Iterator[None]:
 def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training replaced by made-up records."""
 
-    def run(config: ExperimentConfig, out: Path, *, overwrite: bool, observers: Sequence) -> None:
+    def run(config: ExperimentConfig, out: Path, *, overwrite: bool, observers: Sequence, **rest: int) -> None:
         folder = RunFolder.create(out, config, overwrite)
         for record in made_up_records(config):
             folder.append(record)

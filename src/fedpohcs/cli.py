@@ -3,8 +3,10 @@
 import argparse
 import dataclasses
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"fedpohcs: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("fedpohcs: interrupted; the rounds finished so far are kept.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print("fedpohcs: " + (str(stop) or "interrupted."), file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -76,8 +78,23 @@ def train(arguments: list[str]) -> None:
     config = _as(ExperimentConfig, given.config)
     out = given.out or Path("runs") / name / _run_path(config)
     check_free(out, given.overwrite)
-    _run(config, out, given.overwrite)
+    from fedpohcs.experiment import run_experiment
+
+    with _watched(out) as display:
+        run_experiment(
+            config, out, overwrite=given.overwrite, observers=[display], checkpoint_every=given.checkpoint_every
+        )
     print(f"run: {out}")
+
+
+def resume(arguments: list[str]) -> None:
+    """Go on with a run that stopped, or make a finished one longer."""
+    given = _parse(options.ResumeOptions, "resume", arguments)
+    from fedpohcs.experiment import resume_experiment
+
+    with _watched(given.run) as display:
+        resume_experiment(given.run, rounds=given.rounds, observers=[display], checkpoint_every=given.checkpoint_every)
+    print(f"run: {given.run}")
 
 
 def compare(arguments: list[str]) -> None:
@@ -98,7 +115,10 @@ def compare(arguments: list[str]) -> None:
         note = "" if config else " is complete already, kept"
         print(f"run {number} of {len(plan)}: {folder}{note}", flush=True)
         if config:
-            _run(config, folder, overwrite=True)
+            from fedpohcs.experiment import run_experiment
+
+            with _watched(folder) as display:
+                run_experiment(config, folder, overwrite=True, observers=[display])
     write_results(list(plan), given.out)
 
 
@@ -155,6 +175,7 @@ def list_names(arguments: list[str]) -> None:
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
+    "resume": resume,
     "compare": compare,
     "plot": plot,
     "table": table,
@@ -208,12 +229,35 @@ def _run_path(config: ExperimentConfig) -> Path:
     return Path(config.level) / config.selector / f"seed-{config.seed}"
 
 
-def _run(config: ExperimentConfig, out: Path, overwrite: bool) -> None:
-    from fedpohcs.display import ProgressDisplay
-    from fedpohcs.experiment import run_experiment
+class Terminated(KeyboardInterrupt):
+    """Asked to stop by SIGTERM."""
 
-    with ProgressDisplay() as display:
-        run_experiment(config, out, overwrite=overwrite, observers=[display])
+
+@contextmanager
+def _watched(out: Path) -> Iterator[Any]:
+    """A progress display; when the run is stopped by a signal, say how to go on. A second signal kills at once."""
+    from fedpohcs.display import ProgressDisplay
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    handlers = {
+        signal.SIGINT: stop,
+        signal.SIGTERM: stop,
+        signal.SIGHUP: signal.SIG_IGN,
+    }  # a closed terminal is no reason
+    before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
+    try:
+        with ProgressDisplay() as display:
+            yield display
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(f"stopped; to go on: fedpohcs resume {out}") from interrupt
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _load_groups(paths: Sequence[Path]) -> list[Any]:

@@ -1,5 +1,6 @@
 """Progress of a run on the terminal, or as plain lines where there is none."""
 
+import io
 import time
 from collections import deque
 from statistics import median
@@ -66,7 +67,10 @@ class ProgressDisplay:
             self.live = None
 
     def _print(self, line: str) -> None:
-        print(line, file=self.console.file, flush=True)
+        try:
+            print(line, file=self.console.file, flush=True)
+        except OSError:  # nobody reads any more; the run matters more than its display
+            self.console = Console(quiet=True, file=io.StringIO())
 
     def _panel(self, record: RoundRecord) -> Group:
         bar = Table.grid(padding=(0, 1))

@@ -34,6 +34,20 @@ class TrainOptions:
     """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
     overwrite: bool = False
     """Replace the run that is in the folder."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints, from which `fedpohcs resume` goes on. 0: none."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """`fedpohcs resume`."""
+
+    run: Positional[Path]
+    """Run folder."""
+    rounds: int | None = None
+    """Rounds in all. None: as many as the run was to have."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints. 0: none."""
 
 
 @dataclass(frozen=True)

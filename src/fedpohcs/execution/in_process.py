@@ -1,6 +1,6 @@
 """Clients of a traced world inside this process."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Set
 from typing import Any, NamedTuple
 
@@ -41,15 +41,32 @@ class ClientState(NamedTuple):
     mean_return: np.ndarray  # of the latest evaluation
 
 
+class Play(NamedTuple):
+    """An evaluation whose episodes are recorded: enough to play it again, step by step, in a fraction of the bytes."""
+
+    params: Params
+    round: int
+    client: ClientIds
+    filters: Filters  # of these clients, before they played
+
+
+class Snapshot(NamedTuple):
+    """All that the clients carry from round to round. Recorded episodes are kept as plays."""
+
+    state: ClientState
+    plays: list[Play]
+
+
 class InProcessExecutor:
     """Runs a traced world's clients through a `ClientMap`."""
 
-    def __init__(self, config: ExperimentConfig, *, record: bool = True) -> None:
-        """Build the population and warm up its filters.
+    def __init__(self, config: ExperimentConfig, *, record: bool = True, snapshot: Snapshot | None = None) -> None:
+        """Build the population, and warm up its filters or take them from a snapshot.
 
         Args:
             config: of the experiment.
             record: keep evaluation episodes, which measuring tables or gradients reads.
+            snapshot: of an earlier executor of the same config, to go on where that one stood.
         """
         self.config = config
         self.num_clients = config.federation.num_clients
@@ -59,8 +76,12 @@ class InProcessExecutor:
         self.population = jax.tree.map(np.asarray, self.world.population)
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
+        self.plays: list[Play] = []
         self.record = record
-        self.state = self._initial_state()
+        if snapshot is None:
+            self.state = self._initial_state()
+        else:
+            self._restore(snapshot)
 
     def initial_params(self) -> Params:
         """Fresh weights; a function of the seed alone."""
@@ -68,8 +89,8 @@ class InProcessExecutor:
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play, update the filters, and remember the episodes."""
-        shared = self._shared(params, Purpose.EVALUATION, round_number)
-        result = self._play(shared, self._own(clients), remember=self.record)
+        play = Play(params, round_number, clients, take_clients(self.state.filters, clients))
+        result = self._play_recorded(play)
         self._store(clients, filters=result.filters, mean_return=result.mean_return)
         return Evaluation(clients, result.mean_return.astype(float), result.steps.astype(np.int64))
 
@@ -101,6 +122,23 @@ class InProcessExecutor:
             gradient_norm=self._gradient_norms(shared, clients) if "gradient_norm" in names else None,
             weighted_advantage=self._tables(shared, clients) if "weighted_advantage" in names else None,
         )
+
+    def snapshot(self) -> Snapshot:
+        """The present state, which later rounds do not touch."""
+        return Snapshot(jax.tree.map(np.copy, self.state), list(self.plays))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self.state = snapshot.state
+        for play in snapshot.plays:
+            self._play_recorded(play)
+
+    def _play_recorded(self, play: Play) -> Evaluated:
+        """An evaluation that measuring will look back on."""
+        own = Own(play.client, take_clients(self.population, play.client), play.filters)
+        result = self._play(self._shared(play.params, Purpose.EVALUATION, play.round), own, remember=self.record)
+        if self.record:
+            self.plays = _plays_in_use([*self.plays, play], self.config.modelling.history_rounds)
+        return result
 
     def _initial_state(self) -> ClientState:
         params = self.initial_params()
@@ -189,6 +227,18 @@ class InProcessExecutor:
             for start in range(0, len(padded), DISTRIBUTION_ROWS)
         ]
         return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
+
+
+def _plays_in_use(plays: list[Play], history_rounds: int) -> list[Play]:
+    """Without the plays of which no client holds an episode any more."""
+    newer: Counter[int] = Counter()
+    kept = []
+    for play in reversed(plays):
+        clients = play.client.tolist()
+        if any(newer[client] < history_rounds for client in clients):
+            kept.append(play)
+        newer.update(clients)
+    return kept[::-1]
 
 
 def _in_order(trajectory: Trajectory, advantage: np.ndarray | None) -> Steps:
