@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fedpohcs import experiment
 from fedpohcs.cli import main
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.presets import preset
-from fedpohcs.storage import RunFolder, load_run
+from fedpohcs.storage import RunFolder, load_run, read_config
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
     """Training replaced by made-up records; the list says what was asked for."""
     asked: list[ExperimentConfig] = []
 
-    def run(config: ExperimentConfig, out: Path, *, overwrite: bool, observers: Sequence, **rest: int) -> None:
+    def run(config: ExperimentConfig, out: Path, *, overwrite: bool = False, observers: Sequence, **rest: int) -> None:
         asked.append(config)
         folder = RunFolder.create(out, config, overwrite)
         for observer in observers:
@@ -30,8 +31,13 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
             folder.append(record)
             for observer in observers:
                 observer.on_round(record)
+        folder.save_policy({})
+
+    def resume(out: Path, *, rounds: int, observers: Sequence, **rest: int) -> None:
+        run(replace(read_config(out), rounds=rounds), out, overwrite=True, observers=observers)
 
     monkeypatch.setattr(experiment, "run_experiment", run)
+    monkeypatch.setattr(experiment, "resume_experiment", resume)
     return asked
 
 
@@ -207,7 +213,20 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert "mean return 19.5  worst 14.0 (client 12)" in lines[-1]
 
 
-COMPARE = ["compare", "tabular", "--selectors", "fedpohcs,fedavg", "--seeds", "0,1", "--rounds", "12", "--out", "cmp"]
+COMPARE = [
+    "compare",
+    "tabular",
+    "--selectors",
+    "fedpohcs,fedavg",
+    "--seeds",
+    "0,1",
+    "--rounds",
+    "12",
+    "--out",
+    "cmp",
+    "--jobs",
+    "1",
+]
 
 
 def test_compare_runs_every_level_selector_and_seed(quick_runs: list[ExperimentConfig]) -> None:
@@ -239,7 +258,7 @@ def test_compare_keeps_complete_runs_and_repeats_what_was_cut_short(
     quick_runs.clear()
     assert main(COMPARE) == 0
     assert [(config.selector, config.seed) for config in quick_runs] == [("fedavg", 1)]
-    assert capsys.readouterr().out.count("complete already") == 3
+    assert "3 of 4 runs are complete already, kept" in capsys.readouterr().out
 
 
 def test_compare_refuses_runs_of_other_settings_before_it_runs_anything(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.config import ExperimentConfig, to_dict
+from fedpohcs.config import ExperimentConfig, flatten, to_dict
 from fedpohcs.errors import UserError
 
 FORMAT = "fedpohcs-checkpoint-1"
@@ -169,8 +169,8 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
 
 
 def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
-    wanted = _flat(json.loads(json.dumps(to_dict(config))))
-    found = _flat(stored)
+    wanted = flatten(json.loads(json.dumps(to_dict(config))))
+    found = flatten(stored)
     differing = [
         f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
         for key in sorted(wanted.keys() | found.keys())
@@ -178,13 +178,6 @@ def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) 
     ]
     if differing:
         raise UserError(f"checkpoint (={str(path)!r}) belongs to another config: {', '.join(differing)}.")
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 class CheckpointWriter:

@@ -2,13 +2,14 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tyro
 
@@ -51,7 +52,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _overview() -> str:
-    commands = "\n".join(f"  {name:<9}{_first_line(command)}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  {name:<11}{_first_line(command)}" for name, command in COMMANDS.items())
     return (
         "usage: fedpohcs COMMAND ...\n\n"
         "Federated reinforcement learning with heterogeneity-aware client selection.\n\n"
@@ -68,21 +69,23 @@ def train(arguments: list[str]) -> None:
     """Train one federation and write a run folder."""
     from fedpohcs.storage import check_free
 
-    name, rest = _take_preset("train", arguments)
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="fedpohcs train")
-    peek.add_argument("--level")
-    peek.add_argument("--selector")
-    chosen, _ = peek.parse_known_args(rest)
-    default = options.TrainOptions(_as(options.RunSettings, preset(name, chosen.level, chosen.selector)))
-    given = _parse(options.TrainOptions, f"train {name}", rest, default)
+    start = _starting_point("train", arguments)
+    default = options.TrainOptions(_as(options.RunSettings, start.config(start.level, start.selector)))
+    given = _parse(options.TrainOptions, f"train {start.name}", start.rest, default)
     config = _as(ExperimentConfig, given.config)
-    out = given.out or Path("runs") / name / _run_path(config)
+    out = given.out or Path("runs") / start.name / _run_path(config)
     check_free(out, given.overwrite)
     from fedpohcs.experiment import run_experiment
+    from fedpohcs.loggers import make_loggers
 
+    loggers = make_loggers(_split("log", given.log) if given.log else [], out)
     with _watched(out) as display:
         run_experiment(
-            config, out, overwrite=given.overwrite, observers=[display], checkpoint_every=given.checkpoint_every
+            config,
+            out,
+            overwrite=given.overwrite,
+            observers=[display, *loggers],
+            checkpoint_every=given.checkpoint_every,
         )
     print(f"run: {out}")
 
@@ -91,35 +94,66 @@ def resume(arguments: list[str]) -> None:
     """Go on with a run that stopped, or make a finished one longer."""
     given = _parse(options.ResumeOptions, "resume", arguments)
     from fedpohcs.experiment import resume_experiment
+    from fedpohcs.loggers import make_loggers
 
+    loggers = make_loggers(_split("log", given.log) if given.log else [], given.run)
     with _watched(given.run) as display:
-        resume_experiment(given.run, rounds=given.rounds, observers=[display], checkpoint_every=given.checkpoint_every)
+        resume_experiment(
+            given.run, rounds=given.rounds, observers=[display, *loggers], checkpoint_every=given.checkpoint_every
+        )
     print(f"run: {given.run}")
 
 
 def compare(arguments: list[str]) -> None:
-    """Train with several selectors and seeds, then write a table, figures and a report."""
-    name, rest = _take_preset("compare", arguments)
-    given = _parse_compare(name, rest, preset(name))
+    """Train with several selectors, seeds and levels, or take runs that are there; write table, figures and report."""
+    if arguments and arguments[0] not in PRESETS and Path(arguments[0]).is_dir():
+        return _compare_folders(arguments)
+    start = _starting_point("compare", arguments)
+    given = _parse_compare(start, start.config(None, None))
     levels = _split("levels", given.levels) if given.levels else [given.config.level]
     selectors, seeds = _split("selectors", given.selectors), [_seed(s) for s in _split("seeds", given.seeds)]
     configs = []
     for level in levels:
         for selector in selectors:
-            shared = _parse_compare(name, rest, preset(name, level, selector)).config
+            shared = _parse_compare(start, start.config(level, selector)).config
             configs += [dataclasses.replace(_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
-    from fedpohcs.comparison import plan_runs, write_results
+    from fedpohcs.comparison import run_all, write_results
 
-    plan = plan_runs({given.out / _run_path(config): config for config in configs}, given.out, given.overwrite)
-    for number, (folder, config) in enumerate(plan.items(), start=1):
-        note = "" if config else " is complete already, kept"
-        print(f"run {number} of {len(plan)}: {folder}{note}", flush=True)
-        if config:
-            from fedpohcs.experiment import run_experiment
+    runs = {given.out / _run_path(config): config for config in configs}
+    with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
+        run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend)
+    write_results(list(runs), given.out)
 
-            with _watched(folder) as display:
-                run_experiment(config, folder, overwrite=True, observers=[display])
-    write_results(list(plan), given.out)
+
+def _compare_folders(arguments: list[str]) -> None:
+    given = _parse(options.CompareFoldersOptions, "compare", arguments)
+    from fedpohcs.comparison import write_results
+    from fedpohcs.storage import find_runs
+
+    runs = find_runs(given.runs)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_results(runs, given.out)
+
+
+def reproduce(arguments: list[str]) -> None:
+    """List the paper's figures and tables, or run what one of them needs and draw it."""
+    given = _parse(options.ReproduceOptions, "reproduce", arguments)
+    from fedpohcs.reproduction import list_exhibits, reproduce_exhibit
+
+    if given.exhibit is None:
+        return list_exhibits()
+    with stopped_by_signals(f"stopped; to go on: fedpohcs reproduce {' '.join(arguments)}"):
+        reproduce_exhibit(given.exhibit, given.out, quick=given.quick, jobs=given.jobs)
+
+
+def config(arguments: list[str]) -> None:
+    """Print a preset as a TOML file that train and compare read with --config."""
+    start = _starting_point("config", arguments)
+    default = options.ConfigOptions(_as(options.RunSettings, start.config(start.level, start.selector)))
+    given = _parse(options.ConfigOptions, f"config {start.name}", start.rest, default)
+    from fedpohcs.configfile import to_toml
+
+    print(to_toml(_as(ExperimentConfig, given.config)), end="")
 
 
 def plot(arguments: list[str]) -> None:
@@ -177,6 +211,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "resume": resume,
     "compare": compare,
+    "reproduce": reproduce,
+    "config": config,
     "plot": plot,
     "table": table,
     "report": report,
@@ -190,21 +226,51 @@ def _parse(cls: type[T], command: str, arguments: list[str], default: T | None =
     return tyro.cli(cls, prog=f"fedpohcs {command}", description=description, args=arguments, **extra)
 
 
-def _parse_compare(name: str, arguments: list[str], config: ExperimentConfig) -> options.CompareOptions:
+def _parse_compare(start: "StartingPoint", config: ExperimentConfig) -> options.CompareOptions:
     default = options.CompareOptions(_as(options.SharedSettings, config), out=tyro.MISSING)
-    return _parse(options.CompareOptions, f"compare {name}", arguments, default)
+    return _parse(options.CompareOptions, f"compare {start.name}", start.rest, default)
 
 
-def _take_preset(command: str, arguments: list[str]) -> tuple[str, list[str]]:
-    """The preset in front and the rest. `--help` alone explains the options of the first preset."""
+class StartingPoint(NamedTuple):
+    """Where the settings of a command come from before its options change them."""
+
+    name: str
+    config: Callable[[str | None, str | None], ExperimentConfig]  # at a level and with a selector, None: its own
+    rest: list[str]
+    level: str | None
+    selector: str | None
+
+
+def _starting_point(command: str, arguments: list[str]) -> StartingPoint:
+    """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
+    for option in ("--config", "--level", "--selector"):
+        peek.add_argument(option)
+    seen, _ = peek.parse_known_args(arguments)
+    name, rest = None, arguments
     if arguments and not arguments[0].startswith("-"):
         require_known("preset", arguments[0], PRESETS)
-        return arguments[0], arguments[1:]
-    first = next(iter(PRESETS))
-    if "-h" in arguments or "--help" in arguments:
-        return first, ["--help"]
-    known = ", ".join(PRESETS)
-    raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+        name, rest = arguments[0], arguments[1:]
+    if seen.config is not None:
+        if name is not None:
+            raise UserError(f"config (={seen.config!r}) takes the place of the preset {name!r}. Leave one of them out.")
+        from fedpohcs.configfile import read_toml
+
+        base = read_toml(Path(seen.config))
+        name, make = Path(seen.config).stem, lambda level, selector: _with_names(base, level, selector)
+    elif name is not None:
+        make = functools.partial(preset, name)
+    elif "-h" in arguments or "--help" in arguments:
+        name, rest = next(iter(PRESETS)), ["--help"]
+        make = functools.partial(preset, name)
+    else:
+        first, known = next(iter(PRESETS)), ", ".join(PRESETS)
+        raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+    return StartingPoint(name, make, rest, seen.level, seen.selector)
+
+
+def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
+    return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
 
 
 def _as(cls: type[T], config: ExperimentConfig) -> T:
@@ -234,9 +300,8 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def _watched(out: Path) -> Iterator[Any]:
-    """A progress display; when the run is stopped by a signal, say how to go on. A second signal kills at once."""
-    from fedpohcs.display import ProgressDisplay
+def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
+    """SIGINT and SIGTERM end the block with `message`; a second one kills at once. A closed terminal is no reason."""
 
     def stop(number: int, frame: object) -> None:
         del frame
@@ -244,20 +309,24 @@ def _watched(out: Path) -> Iterator[Any]:
             signal.signal(name, signal.SIG_DFL)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    handlers = {
-        signal.SIGINT: stop,
-        signal.SIGTERM: stop,
-        signal.SIGHUP: signal.SIG_IGN,
-    }  # a closed terminal is no reason
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: signal.SIG_IGN}
     before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
     try:
-        with ProgressDisplay() as display:
-            yield display
+        yield
     except KeyboardInterrupt as interrupt:
-        raise type(interrupt)(f"stopped; to go on: fedpohcs resume {out}") from interrupt
+        raise type(interrupt)(message) from interrupt
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+
+
+@contextmanager
+def _watched(out: Path) -> Iterator[Any]:
+    """A progress display for the run in `out`."""
+    from fedpohcs.display import ProgressDisplay
+
+    with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"), ProgressDisplay() as display:
+        yield display
 
 
 def _load_groups(paths: Sequence[Path]) -> list[Any]:

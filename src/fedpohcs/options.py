@@ -32,6 +32,10 @@ class TrainOptions:
     config: Annotated[RunSettings, arg(name="")]
     out: Path | None = None
     """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    log: str | None = None
+    """Also log to these, joined by commas: tensorboard, wandb, mlflow."""
     overwrite: bool = False
     """Replace the run that is in the folder."""
     checkpoint_every: int = 1
@@ -46,6 +50,8 @@ class ResumeOptions:
     """Run folder."""
     rounds: int | None = None
     """Rounds in all. None: as many as the run was to have."""
+    log: str | None = None
+    """Also log to these, joined by commas: tensorboard, wandb, mlflow."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
 
@@ -63,8 +69,48 @@ class CompareOptions:
     """Whole numbers, joined by commas."""
     levels: str | None = None
     """Levels of heterogeneity, joined by commas. None: the preset's own."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     overwrite: bool = False
-    """Run everything anew. Without it, runs that are complete are kept."""
+    """Run everything anew. Without it, runs that are complete are kept and others go on where they stopped."""
+    jobs: int | None = None
+    """Runs at the same time, each in a process with its own cores. 1: one after the other, in this process. None: as
+    many as there are cores."""
+    backend: Literal["local", "ray"] = "local"
+    """Where they run: in processes of this machine, or on a Ray cluster that shares its disk."""
+
+
+@dataclass(frozen=True)
+class CompareFoldersOptions:
+    """`fedpohcs compare` of runs that are there."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some."""
+    out: Path
+    """Folder for the table, the figures and the report."""
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """`fedpohcs reproduce`."""
+
+    exhibit: Positional[str | None] = None
+    """LaTeX label of a figure or table of the paper. None: list them."""
+    out: Path = Path("runs/paper")
+    """Folder for the runs, which several figures share, and the figures."""
+    quick: bool = False
+    """Few rounds and one seed: shows the way, proves nothing."""
+    jobs: int | None = None
+    """Runs at the same time. None: as many as there are cores."""
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """`fedpohcs config`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file to start from, in place of a preset."""
 
 
 @dataclass(frozen=True)
