@@ -11,7 +11,15 @@ from fedpohcs.config import FederationConfig
 from fedpohcs.execution.base import Executor
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.selection import Question, Selection, Selector
-from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, RoundRecord, ServerState, Vector, WeightedAdvantage
+from fedpohcs.types import (
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    RoundRecord,
+    ServerState,
+    Vector,
+    WeightedAdvantage,
+)
 
 
 def run_round(

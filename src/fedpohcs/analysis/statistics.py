@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 class Reached(NamedTuple):
     """When a threshold was reached, over seeds of which some may have stopped before it was."""
 
-    median: float  # Kaplan-Meier; infinity: fewer than half of the seeds got there
+    estimate: float  # Kaplan-Meier median; infinity: fewer than half of the seeds got there
     num_reached: int
     times: tuple[float, ...]  # by seed: when it was reached, or when the run ended without
     reached: tuple[bool, ...]
