@@ -238,13 +238,21 @@ class Run:
         return np.bincount(chosen, minlength=self.config.federation.num_clients)
 
 
-def load_run(path: Path) -> Run:
-    """Read a run folder. A round that was cut off while it was written is left out."""
-    path = Path(path)
+def read_config(path: Path) -> ExperimentConfig:
+    """The config of a run folder."""
     if not is_run(path):
         raise UserError(f"run (={str(path)!r}) is not a run folder: it lacks config.json, origin.json or rounds.csv.")
     try:
-        config = from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        return from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+    except (ValueError, TypeError, OSError) as error:
+        raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
+
+
+def load_run(path: Path) -> Run:
+    """Read a run folder. A round that was cut off while it was written is left out."""
+    path = Path(path)
+    config = read_config(path)
+    try:
         origin = json.loads((path / "origin.json").read_text(encoding="utf-8"))
         rounds = _read_table(path / "rounds.csv", ROUND_COLUMNS)
         clients = _read_table(path / "clients.csv", CLIENT_COLUMNS)

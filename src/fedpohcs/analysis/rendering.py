@@ -27,6 +27,16 @@ def print_tables(tables: Sequence[Table]) -> None:
         console.print(rendered, "")
 
 
+def print_markdown(tables: Sequence[Table]) -> None:
+    """Print `to_markdown`."""
+    print(to_markdown(tables), end="")
+
+
+def print_latex(tables: Sequence[Table]) -> None:
+    """Print `to_latex`."""
+    print(to_latex(tables), end="")
+
+
 def to_markdown(tables: Sequence[Table]) -> str:
     """GitHub-flavoured Markdown: a heading, a table and its note each."""
     blocks = []

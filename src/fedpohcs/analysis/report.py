@@ -24,7 +24,8 @@ from fedpohcs.config import to_dict
 from fedpohcs.errors import UserError
 from fedpohcs.storage import LAST_ROUNDS, Run
 
-PLAIN_METRICS = {"similarity"}  # minus the heterogeneity: nothing a reader does not see already
+SCRIPTS = ("charts.js", "overview.js", "inside.js", "report.js")  # the last one starts
+MIRRORED_METRICS = {"similarity"}  # minus the heterogeneity: nothing a reader does not see already
 NOT_A_NUMBER = 65_535  # among numbers of 16 bits
 
 
@@ -53,7 +54,7 @@ def render_page(data: dict[str, Any], title: str) -> str:
     page = resources.files("fedpohcs.analysis") / "page"
     parts = {
         "style": (page / "style.css").read_text(encoding="utf-8"),
-        "script": "\n".join((page / name).read_text(encoding="utf-8") for name in ("charts.js", "report.js")),
+        "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
         "data": to_json(data).replace("</", "<\\/"),  # or the text could end the script element
         "title": escape(title),
     }
@@ -172,7 +173,7 @@ def _scores(run: Run) -> dict[str, str]:
     }
     scores = {}
     for metric in dict.fromkeys(table["metric"][is_score].tolist()):
-        if metric in PLAIN_METRICS:
+        if metric in MIRRORED_METRICS:
             continue
         rows = is_score & (table["metric"] == metric)
         values = np.full(len(places), np.nan, np.float32)
