@@ -28,8 +28,9 @@ def export_policy(run: Path, path: Path, client: int | None = None) -> None:
     arrays, about = read_policy(run)
     if path.suffix == ".npz":
         require(client is None, "client", client, "must not be given for npz, which holds every client")
-        wanted = {name: array for name, array in arrays.items() if name.startswith(("policy/", FILTER_PREFIX))}
-        _write(path, lambda file: np.savez(file, about=np.array(json.dumps(about)), **wanted))
+        wanted: dict[str, Any] = {name: x for name, x in arrays.items() if name.startswith(("policy/", FILTER_PREFIX))}
+        wanted["about"] = np.array(json.dumps(about))
+        _write(path, lambda file: np.savez(file, **wanted))
     else:
         policy = from_arrays(arrays, about)
         if policy.filter_mean is not None:
@@ -82,11 +83,11 @@ def to_onnx(policy: Policy, client: int | None = None) -> bytes:
 
     The few messages that a perceptron needs are encoded here, so that no ONNX package is needed to write one.
     """
-    constants: dict[str, np.ndarray] = {}
+    constants: dict[str, Any] = {}
     nodes: list[bytes] = []
     value = "observation"
 
-    def apply(operator: str, *operands: tuple[str, np.ndarray]) -> None:
+    def apply(operator: str, *operands: tuple[str, Any]) -> None:
         nonlocal value
         constants.update(dict(operands))
         output = f"{operator.lower()}_{len(nodes)}"

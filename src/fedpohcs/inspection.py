@@ -1,5 +1,9 @@
 """The commands that look at runs: watch them, export what they learned, and play it."""
 
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import tyro
@@ -30,7 +34,9 @@ def export(arguments: list[str]) -> None:
     given = _parse(options.ExportOptions, "export", arguments, export.__doc__)
     from fedpohcs.exporting import export_policy
 
-    export_policy(given.run, given.output, _index(given.client) if given.client is not None else None)
+    client = None if given.client is None else _index(given.client)
+    with _warnings_as_notes():
+        export_policy(given.run, given.output, client)
     print(given.output)
 
 
@@ -46,7 +52,8 @@ def play(arguments: list[str]) -> None:
     world = read_config(given.run).world
     if given.output is not None and not can_draw(world):
         raise UserError(f"output (={str(given.output)!r}) cannot be drawn: there is no picture of the world {world}.")
-    episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
+    with _warnings_as_notes():
+        episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
         end = "reached the end" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
@@ -55,6 +62,16 @@ def play(arguments: list[str]) -> None:
         output = given.output or given.run / f"client-{given.client}.gif"
         write_gif(episodes[0], output, f"client {given.client}")
         print(output)
+
+
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Print what a function warns of as a line of this program."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        print(f"fedpohcs: {warning.message}", file=sys.stderr)
 
 
 def _index(client: int) -> int:

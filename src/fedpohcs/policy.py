@@ -88,8 +88,8 @@ def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
         std = np.where(std > SMALLEST_STD, std, 1).astype(mean.dtype)
     elif about.get("filtered"):
         warnings.warn(
-            "The policy was trained on filtered observations, but the file holds no filters: actions will be wrong "
-            "unless you rescale observations yourself.",
+            "the policy was trained on filtered observations, but no filters are stored with it: its actions are wrong "
+            "unless observations are rescaled elsewhere.",
             stacklevel=3,
         )
     return Policy(tuple((kernel, bias) for kernel, bias in layers), arrays["policy/log_std"], about, mean, std)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedpohcs.analysis.groups import group_runs
 from fedpohcs.analysis.report import render_page, report_data, to_json
@@ -72,18 +72,20 @@ def _has_rounds(folder: Path) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     """Answers for the page and its data; everything else is not there."""
 
-    server: "ReportServer"
-
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """The page, or its data unless the reader has them already."""
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)  # a page of another origin that pretends to be this machine
         elif self.path == "/":
-            self._answer("text/html", self.server.report.page())
+            self._answer("text/html", self._report.page())
         elif self.path == "/data.json":
-            self._answer("application/json", self.server.report.data())
+            self._answer("application/json", self._report.data())
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
+
+    @property
+    def _report(self) -> LiveReport:
+        return cast(ReportServer, self.server).report
 
     def _answer(self, kind: str, text: str) -> None:
         body = text.encode("utf-8")

@@ -73,7 +73,7 @@ def expanded_tail(num_seeds: int) -> float:
 
 
 @cache
-def _resample_weights(num_seeds: int) -> Vector:
+def _resample_weights(num_seeds: int) -> NDArray[Any]:
     """How much each seed counts in each resample, [resamples, seeds]."""
     if num_seeds <= ENUMERATED_SEEDS:
         chosen = np.array(list(itertools.product(range(num_seeds), repeat=num_seeds)))
