@@ -35,7 +35,7 @@ def traffic(run: Run) -> Traffic:
     weights = weight_bytes(run)
     num_selected = np.array([len(ids.split()) for ids in run.rounds["selected"]], float)
     evaluated = run.clients["round"][run.clients["role"] == "evaluated"]
-    num_evaluated = np.bincount(evaluated, minlength=len(num_selected))
+    num_evaluated = np.bincount(evaluated, minlength=len(num_selected)).astype(float)
     return Traffic(
         measure=_measure_bytes(run, weights),
         train=num_selected * (2 * weights + STEP_COUNT_BYTES),
@@ -49,7 +49,7 @@ def _measure_bytes(run: Run, weights: float) -> Vector:
     asked = table["role"] == "asked"
     if not asked.any() and (table["role"] == "candidate").any():
         return np.full(num_rounds, np.nan)  # a run of before uploads were recorded
-    num_asked = np.bincount(table["round"][asked], minlength=num_rounds)
+    num_asked = np.bincount(table["round"][asked], minlength=num_rounds).astype(float)
     uploaded = np.bincount(table["round"][asked], table["value"][asked], minlength=num_rounds)
     return num_asked * weights + uploaded
 
