@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from conftest import MakeRun, made_up_records
 from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.live import LiveReport, serve
 from fedpohcs.analysis.report import write_report
+from fedpohcs.presets import preset
 from fedpohcs.storage import RunFolder, read_config
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="needs Chromium; on Debian: apt install chromium")
@@ -38,16 +40,19 @@ def no_complaints(page: Page) -> Iterator[None]:
     assert [url for url in page.requests if not url.startswith(own)] == []
 
 
-@pytest.fixture
-def report(make_run: MakeRun, tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two levels, three selectors, two seeds."""
+    folder = tmp_path_factory.mktemp("report")
     for level in ("low", "high"):
         for slope, selector in enumerate(("fedavg", "fedpohcs", "power-of-choice")):
             for seed in (0, 1):
-                name = f"runs/{level}-{selector}-{seed}"
-                make_run(name, slope + 1.0, level=level, selector=selector, seed=seed, rounds=15)
-    write_report(load_groups([tmp_path / "runs"]), tmp_path / "report.html")
-    return (tmp_path / "report.html").as_uri()
+                config = replace(preset("tabular", level, selector), seed=seed, rounds=15)
+                run = RunFolder.create(folder / "runs" / f"{level}-{selector}-{seed}", config)
+                for record in made_up_records(config, slope + 1.0):
+                    run.append(record)
+    write_report(load_groups([folder / "runs"]), folder / "report.html")
+    return (folder / "report.html").as_uri()
 
 
 def count(page: Page, selector: str) -> int:

@@ -50,6 +50,8 @@ def play(arguments: list[str]) -> None:
     from fedpohcs.storage import read_config
 
     world = read_config(given.run).world
+    if given.output is not None and given.output.suffix != ".gif":
+        raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
     if given.output is not None and not can_draw(world):
         raise UserError(f"output (={str(given.output)!r}) cannot be drawn: there is no picture of the world {world}.")
     with _warnings_as_notes():
