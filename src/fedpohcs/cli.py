@@ -117,8 +117,8 @@ def table(arguments: list[str]) -> None:
     given = _parse(options.TableOptions, "table", arguments)
     from fedpohcs.analysis import rendering, tables
 
-    groups = _load_groups(given.runs)
     choice = (given.reference, options.thresholds(given.thresholds), options.windows(given.windows))
+    groups = _load_groups(given.runs)
     if given.format == "csv":
         print(tables.to_csv(groups, *choice), end="")
         return

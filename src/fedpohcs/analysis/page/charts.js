@@ -244,12 +244,12 @@ function heatMap(
 
 function colourBar(low, high, label) {
   const stops = CIVIDIS.map((colour, i) => `${colour} ${(100 * i) / (CIVIDIS.length - 1)}%`).join(",");
+  const bar = element("i", { class: "bar", style: `background: linear-gradient(90deg, ${stops})` });
   return element(
     "div",
     { class: "key" },
-    element("span", {}, format(low)),
-    element("i", { style: `width: 9rem; align-self: center; background: linear-gradient(90deg, ${stops})` }),
-    element("span", {}, `${format(high)} ${label}`),
+    element("span", {}, format(low), bar, format(high)),
+    element("span", {}, label),
   );
 }
 
