@@ -1,6 +1,7 @@
 """An exported policy acts as the trained one, with NumPy alone; and it can be watched at play."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -128,6 +129,18 @@ def test_the_loader_is_one_file_that_imports_numpy_and_nothing_else(run: Path, t
     expected = load_policy(tmp_path / "policy.npz").act([-0.5, 0.0], client=1)[0]
     assert float(action) == pytest.approx(float(expected))
     assert heavy == "[]"
+
+
+def test_the_example_of_the_documentation_works(
+    tabular_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[1] / "docs" / "how-to" / "read-a-report.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    export_policy(tabular_run, tmp_path / "policy.npz")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(code, page.name, "exec"), names)
+    assert names["action"] in range(3)
 
 
 def test_a_policy_that_was_not_exported_is_refused(run: Path) -> None:

@@ -60,10 +60,14 @@ def bootstrap_limits(values: Vector) -> tuple[Any, Any]:
     if num_seeds < 2:
         nothing = np.full(values.shape[1:], np.nan)
         return nothing, nothing
-    means = np.tensordot(_resample_weights(num_seeds), values, axes=1)
     tail = expanded_tail(num_seeds)
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    low, high = np.quantile(resampled_means(values), [tail, 1 - tail], axis=0)
     return low, high
+
+
+def resampled_means(values: Vector) -> NDArray[Any]:
+    """The means over the first axis, of every resample of it."""
+    return np.tensordot(_resample_weights(len(values)), values, axes=1)
 
 
 def expanded_tail(num_seeds: int) -> float:
