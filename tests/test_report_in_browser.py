@@ -124,9 +124,9 @@ def test_smoothing_seeds_bands_axis_and_level_change_the_curves(page: Page, repo
     assert page.run("byId('smoothing-value').textContent") == "5 rounds"
     page.run("byId('seeds').click()")
     assert count(page, "#fig-curves .seed") == 6
-    bands = count(page, "#fig-curves path")
+    assert count(page, "#fig-curves .band") == 3
     page.run("byId('bands').click()")
-    assert count(page, "#fig-curves path") == bands - 3
+    assert count(page, "#fig-curves .band") == 0
     choose(page, "clock", "minutes")
     assert "minutes" in page.run("document.querySelector('#fig-curves svg').textContent")
     choose(page, "level", "tabular, high")

@@ -32,14 +32,14 @@ function drawInside() {
   const place = (round, one) => run.place[round * clients + one],
     back = (round, one) => run.returns[round * clients + one];
   const pick = (column, row) => update({ client: row });
-  const solid = (text) => {
-    const probe = element("i", { style: `color:${text}` });
-    document.body.append(probe);
-    const rgb = getComputedStyle(probe).color.match(/\d+/g).slice(0, 3).map(Number);
-    probe.remove();
-    return rgb;
-  };
-  const [faint, strong] = [solid("var(--line)"), solid(colourOf(group.label))];
+  drawSelection(run, { rounds, clients, client, place, pick, group });
+  drawReturns(run, { rounds, clients, client, back, pick, group });
+  drawScores(run, { rounds, clients, client, score, place, pick, group });
+  drawClient(run, { rounds, clients, client, back, place, group });
+}
+
+function drawSelection(run, { rounds, clients, client, place, pick, group }) {
+  const [faint, strong] = [channels("var(--line)"), channels(colourOf(group.label))];
   const role = (round, one) => (place(round, one) < 0 ? 0 : 1 + run.selected[place(round, one)]);
   const swatch = (colour, text) => element("span", {}, element("i", { style: `background:${colour}` }), text);
   heatMap(byId("fig-selection"), {
@@ -61,6 +61,18 @@ function drawInside() {
     readout: (round, one) =>
       `round ${round}, client ${one + 1}: ${["not a candidate", "candidate, not selected", "selected"][role(round, one)]}`,
   });
+}
+
+// The red, green and blue of a colour of the style sheet.
+function channels(colour) {
+  const probe = element("i", { style: `color:${colour}` });
+  document.body.append(probe);
+  const rgb = getComputedStyle(probe).color.match(/\d+/g).slice(0, 3).map(Number);
+  probe.remove();
+  return rgb;
+}
+
+function drawReturns(run, { rounds, clients, client, back, pick, group }) {
   const [low, high] = robustRange(run.returns);
   heatMap(byId("fig-returns"), {
     title: "Return of every client",
@@ -75,8 +87,6 @@ function drawInside() {
     caption: "Mean return of the global policy on each client, after each round.",
     readout: (round, one) => `round ${round}, client ${one + 1}: return ${format(back(round, one))}`,
   });
-  drawScores(run, { rounds, clients, client, score, place, pick, group });
-  drawClient(run, { rounds, clients, client, back, place, group });
 }
 
 function drawScores(run, { rounds, clients, client, score, place, pick, group }) {

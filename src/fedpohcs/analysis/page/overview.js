@@ -2,68 +2,29 @@
 
 function drawCurves() {
   const figure = byId("fig-curves"),
-    groups = shown()
-      .map((group) => ({ ...group, xs: group.clocks[state.clock] }))
-      .filter((group) => Number.isFinite(group.xs.at(-1)));
-  if (!groups.length)
+    clock = state.clock;
+  const lines = shown()
+    .map((group) => ({
+      group,
+      xs: group.clocks[clock],
+      mean: smooth(group.mean, state.smoothing),
+      low: smooth(group.low, state.smoothing),
+      high: smooth(group.high, state.smoothing),
+    }))
+    .filter((line) => Number.isFinite(line.xs.at(-1)));
+  if (!lines.length)
     return figure.replaceChildren(
       element("p", { class: "empty" }, "No scheme to show: switch one on, or choose another axis."),
     );
-  const lines = groups.map((group) => ({
-    group,
-    mean: smooth(group.mean, state.smoothing),
-    low: smooth(group.low, state.smoothing),
-    high: smooth(group.high, state.smoothing),
-  }));
-  const cut = state.whole ? 0 : 0.05; // the dive of the first rounds would flatten all that follows
-  const [low, high] = robustRange(
-      lines.flatMap((line) => [...line.mean]),
-      cut,
-    ),
-    [bottom, top] = extent(lines.flatMap((line) => (state.bands ? [line.mean, line.low, line.high] : [line.mean])));
-  const room = 0.15 * (high - low) || 1; // bands of very few seeds shall not flatten the curves
-  const longest = groups.reduce((one, other) => (other.xs.at(-1) > one.xs.at(-1) ? other : one)).xs;
+  const longest = lines.reduce((one, other) => (other.xs.at(-1) > one.xs.at(-1) ? other : one)).xs;
   const view = frame(figure, {
     height: Math.max(300, Math.min(440, figure.clientWidth * 0.5)),
-    x: {
-      domain: [0, longest.at(-1) || 1],
-      label: state.clock === "rounds" ? "round" : state.clock,
-      whole: state.clock === "rounds",
-    },
-    y: {
-      domain: padded([Math.max(bottom, low - room), Math.min(top, high + room)], 0.02),
-      label: "mean return over all clients",
-    },
-    description: `Mean return over all clients against ${state.clock}, for ${groups.map((group) => group.label).join(", ")}`,
+    x: { domain: [0, longest.at(-1) || 1], label: clock === "rounds" ? "round" : clock, whole: clock === "rounds" },
+    y: { domain: curveRange(lines), label: "mean return over all clients" },
+    description: `Mean return over all clients against ${clock}, for ${lines.map((line) => line.group.label).join(", ")}`,
   });
-  for (const { group, low, high } of state.bands ? lines : [])
-    view.plot.append(
-      element("path", { d: bandPath(group.xs, low, high, view), fill: colourOf(group.label), opacity: 0.16 }),
-    );
-  for (const { group } of state.seeds ? lines : [])
-    for (const run of group.runs)
-      view.plot.append(
-        element("path", {
-          class: "seed",
-          d: linePath(group.xs, smooth(run.mean.slice(0, group.xs.length), state.smoothing), view),
-          fill: "none",
-          stroke: colourOf(group.label),
-          "stroke-width": 0.8,
-          opacity: 0.6,
-        }),
-      );
-  for (const { group, mean } of lines)
-    view.plot.append(
-      element("path", {
-        class: "curve",
-        d: linePath(group.xs, mean, view),
-        fill: "none",
-        stroke: colourOf(group.label),
-        "stroke-width": 2.2,
-        "stroke-dasharray": dashOf(group.label),
-        "stroke-linejoin": "round",
-      }),
-    );
+  drawLines(view, lines);
+  figure.append(element("figcaption", {}, curveCaption()));
   const nearest = (xs, x) => {
     let best = 0;
     xs.forEach((value, i) => {
@@ -71,36 +32,82 @@ function drawCurves() {
     });
     return best;
   };
-  figure.append(
-    element(
-      "figcaption",
-      {},
-      [
-        `Mean over clients and seeds${state.bands ? "; bands are 95 % bootstrap intervals over seeds" : ""}.`,
-        state.smoothing > 1 ? ` Each point is the mean of the last ${state.smoothing} rounds.` : "",
-        state.whole ? "" : " The lowest twentieth of the points may lie below the frame; “whole range” shows them.",
-      ].join(""),
-    ),
-  );
+  const value = ({ group, xs, mean, low, high }, x) => {
+    const i = nearest(xs, x),
+      limits = Number.isFinite(low[i]) ? ` [${format(low[i])}, ${format(high[i])}]` : "";
+    return `${group.label} ${format(mean[i])}${limits}`;
+  };
   explore(figure, view, {
     columns: longest.length,
     start: [longest.length - 1, 0],
     locate: (x) => [nearest(longest, x), 0],
     mark: (column) => ({ x: view.sx(longest[column]) }),
-    readout: (column) => [
-      element(
-        "b",
-        {},
-        `${state.clock === "rounds" ? "round " + column : format(longest[column]) + " " + state.clock}: `,
-      ),
-      lines
-        .map(({ group, mean, low, high }) => {
-          const i = nearest(group.xs, view.sx(longest[column]));
-          return `${group.label} ${format(mean[i])}${Number.isFinite(low[i]) ? ` [${format(low[i])}, ${format(high[i])}]` : ""}`;
-        })
-        .join(" · "),
-    ],
+    readout: (column) => {
+      const where = clock === "rounds" ? `round ${column}` : `${format(longest[column])} ${clock}`;
+      return [element("b", {}, `${where}: `), lines.map((line) => value(line, view.sx(longest[column]))).join(" · ")];
+    },
   });
+}
+
+// The means without the dive of the first rounds, and as much of the bands as does not flatten them.
+function curveRange(lines) {
+  const means = lines.map((line) => line.mean);
+  const [low, high] = robustRange(
+    means.flatMap((mean) => [...mean]),
+    state.whole ? 0 : 0.05,
+  );
+  const [bottom, top] = extent(state.bands ? lines.flatMap((line) => [line.mean, line.low, line.high]) : means);
+  const room = 0.15 * (high - low) || 1;
+  return padded([Math.max(bottom, low - room), Math.min(top, high + room)], 0.02);
+}
+
+function drawLines(view, lines) {
+  const path = (line, attributes) =>
+    view.plot.append(element("path", { fill: "none", stroke: colourOf(line.group.label), ...attributes }));
+  if (state.bands)
+    for (const line of lines)
+      path(line, {
+        class: "band",
+        d: bandPath(line.xs, line.low, line.high, view),
+        fill: colourOf(line.group.label),
+        stroke: "none",
+        opacity: 0.16,
+      });
+  if (state.seeds) {
+    for (const line of lines) {
+      for (const run of line.group.runs) {
+        const returns = smooth(run.mean.slice(0, line.xs.length), state.smoothing);
+        path(line, { class: "seed", d: linePath(line.xs, returns, view), "stroke-width": 0.8, opacity: 0.6 });
+      }
+    }
+  }
+  for (const line of lines) {
+    path(line, {
+      class: "curve",
+      d: linePath(line.xs, line.mean, view),
+      "stroke-width": 2.2,
+      "stroke-dasharray": dashOf(line.group.label),
+      "stroke-linejoin": "round",
+    });
+    if (line.mean.length === 1)
+      view.plot.append(
+        element("circle", {
+          cx: view.sx(line.xs[0]),
+          cy: view.sy(line.mean[0]),
+          r: 4,
+          fill: colourOf(line.group.label),
+        }),
+      );
+  }
+}
+
+function curveCaption() {
+  const several = shown().some((group) => group.runs.length > 1);
+  return [
+    `Mean over clients and seeds${several && state.bands ? "; bands are 95 % bootstrap intervals over seeds" : ""}.`,
+    state.smoothing > 1 ? ` Each point is the mean of the last ${state.smoothing} rounds.` : "",
+    state.whole ? "" : " The lowest twentieth of the points may lie below the frame; “whole range” shows them.",
+  ].join("");
 }
 
 function drawStatistics() {
