@@ -11,7 +11,7 @@ import pytest
 
 from conftest import MakeRun, made_up_records
 from fedpohcs import experiment
-from fedpohcs.cli import main
+from fedpohcs.cli import COMMANDS, main
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.presets import preset
 from fedpohcs.storage import RunFolder, load_run, read_config
@@ -80,11 +80,11 @@ def test_module_runs_as_a_program() -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("train", "compare", "plot", "table", "report", "list"):
+    for command in COMMANDS:
         assert f"\n  {command}" in text
 
 
-@pytest.mark.parametrize("command", ["train", "compare", "plot", "table", "report", "list"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert f"usage: fedpohcs {command}" in capsys.readouterr().out
@@ -135,6 +135,11 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "tabular", "--out", "x", "--selector", "fedavg"], "--selectors"),
         (["plot", "nowhere"], "is not a run folder"),
         (["table"], "run"),
+        (["table", "nowhere", "--thresholds", "0,high"], "thresholds (='0,high')"),
+        (["table", "nowhere", "--thresholds", "nan"], "thresholds (='nan')"),
+        (["table", "nowhere", "--windows", "0-50,9"], "windows (='0-50,9')"),
+        (["table", "nowhere", "--windows", "50-0"], "windows (='50-0')"),
+        (["report", "nowhere", "--thresholds", "high"], "thresholds (='high')"),
         (["report", "."], "there is none in it"),
         (["list", "everything"], "everything"),
     ],
@@ -297,6 +302,9 @@ def test_plot_table_and_report_read_runs_and_parents_of_runs(
     assert "difference to full" in capsys.readouterr().out
     assert main(["table", "runs", "--format", "markdown"]) == 0
     assert capsys.readouterr().out.startswith("### tabular")
+    assert main(["table", "runs", "--format", "latex", "--thresholds", "5", "--windows", "2-4"]) == 0
+    text = capsys.readouterr().out
+    assert r"\toprule" in text and "mean return, rounds 2-4" in text and r"mean return $\ge$ 5" in text
     assert main(["table", "runs", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("world,level,group")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import tyro
 
-from fedpohcs import __version__, options
+from fedpohcs import __version__, inspection, options
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require_known
 from fedpohcs.presets import PRESETS, preset
@@ -169,15 +169,15 @@ def plot(arguments: list[str]) -> None:
 def table(arguments: list[str]) -> None:
     """Print the statistics of run folders over their seeds."""
     given = _parse(options.TableOptions, "table", arguments)
-    from fedpohcs.analysis import tables
+    from fedpohcs.analysis import rendering, tables
 
+    choice = (given.reference, options.thresholds(given.thresholds), options.windows(given.windows))
     groups = _load_groups(given.runs)
     if given.format == "csv":
-        print(tables.to_csv(groups), end="")
-    elif given.format == "markdown":
-        print(tables.to_markdown(tables.statistics_tables(groups, given.reference)), end="")
-    else:
-        tables.print_tables(tables.statistics_tables(groups, given.reference))
+        print(tables.to_csv(groups, *choice), end="")
+        return
+    show = {"text": rendering.print_tables, "markdown": rendering.print_markdown, "latex": rendering.print_latex}
+    show[given.format](tables.statistics_tables(groups, *choice))
 
 
 def report(arguments: list[str]) -> None:
@@ -185,7 +185,8 @@ def report(arguments: list[str]) -> None:
     given = _parse(options.ReportOptions, "report", arguments)
     from fedpohcs.analysis.report import write_report
 
-    write_report(_load_groups(given.runs), given.output, given.title)
+    thresholds = options.thresholds(given.thresholds)
+    write_report(_load_groups(given.runs), given.output, given.title, thresholds)
     print(given.output)
 
 
@@ -216,6 +217,9 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "plot": plot,
     "table": table,
     "report": report,
+    "watch": inspection.watch,
+    "export": inspection.export,
+    "play": inspection.play,
     "list": list_names,
 }
 

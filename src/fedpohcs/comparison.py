@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedpohcs.analysis import tables
+from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
 from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.report import write_report
@@ -84,8 +84,8 @@ def write_results(folders: Sequence[Path], out: Path) -> None:
     """Print the statistics; write tables, figures and the report into `out`, and say where they are."""
     groups = load_groups(folders)
     statistics = tables.statistics_tables(groups)
-    tables.print_tables(statistics)
-    (out / "table.md").write_text(tables.to_markdown(statistics), encoding="utf-8")
+    rendering.print_tables(statistics)
+    (out / "table.md").write_text(rendering.to_markdown(statistics), encoding="utf-8")
     (out / "table.csv").write_text(tables.to_csv(groups), encoding="utf-8")
     save_figure(return_by_round(groups), out / "curves.png")
     save_figure(participation(groups), out / "participation.png")

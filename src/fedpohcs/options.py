@@ -1,5 +1,7 @@
 """What each command reads, as dataclasses: tyro makes the parser and the help texts of them."""
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,6 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Fixed, Positional, Suppress, arg
 
 from fedpohcs.config import ExperimentConfig
+from fedpohcs.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,11 @@ class TableOptions:
     """Run folders, or folders that hold some."""
     reference: str | None = None
     """Differences are taken to this selector. None: fedavg, or else the first."""
-    format: Literal["text", "markdown", "csv"] = "text"
+    thresholds: str | None = None
+    """Mean returns worth reaching, joined by commas: 0,25,50. None: the world's own, or else from the runs."""
+    windows: str | None = None
+    """More ranges of rounds to average over, joined by commas: 0-50,91-100."""
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
 
 
 @dataclass(frozen=True)
@@ -145,8 +152,76 @@ class ReportOptions:
     output: Annotated[Path, arg(aliases=("-o",))] = Path("report.html")
     """File to write."""
     title: str = "Client selection compared"
+    thresholds: str | None = None
+    """Mean returns worth reaching, joined by commas: 0,25,50. None: the world's own, or else from the runs."""
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """`fedpohcs watch`."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some; they may still be training."""
+    port: int = 0
+    """Port on this machine. 0: any that is free."""
+    title: str = "Client selection, live"
+    thresholds: str | None = None
+    """Mean returns worth reaching, joined by commas: 0,25,50. None: the world's own, or else from the runs."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """`fedpohcs export`."""
+
+    run: Positional[Path]
+    """Run folder."""
+    output: Positional[Path]
+    """File to write; the ending names the format: npz or onnx."""
+    client: int | None = None
+    """Client whose observation filter becomes part of an onnx file, counted from 1."""
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """`fedpohcs play`."""
+
+    run: Positional[Path]
+    """Run folder."""
+    client: int
+    """Client in whose world the policy plays, counted from 1."""
+    episodes: int = 5
+    seed: int = 0
+    """Of the start states and of the policy's draws."""
+    greedy: bool = False
+    """Take the most likely action instead of drawing one."""
+    output: Annotated[Path | None, arg(aliases=("-o",))] = None
+    """GIF to write. None: RUN/client-N.gif, where the world can be drawn."""
 
 
 @dataclass(frozen=True)
 class ListOptions:
     """`fedpohcs list` has no options."""
+
+
+def thresholds(text: str | None) -> tuple[float, ...] | None:
+    """The numbers of a list joined by commas, ascending and each once."""
+    if text is None:
+        return None
+    try:
+        numbers = {float(part) for part in text.split(",")}
+    except ValueError:
+        raise UserError(f"thresholds (={text!r}) must be numbers joined by commas.") from None
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"thresholds (={text!r}) must be finite numbers.")
+    return tuple(sorted(numbers))
+
+
+def windows(text: str | None) -> tuple[tuple[int, int], ...]:
+    """The ranges of a list such as 0-50,91-100."""
+    found = []
+    for part in text.split(",") if text is not None else []:
+        matched = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
+        if matched is None or int(matched[1]) > int(matched[2]):
+            raise UserError(f"windows (={text!r}) must be ranges of rounds joined by commas, such as 0-50,91-100.")
+        found.append((int(matched[1]), int(matched[2])))
+    return tuple(found)

@@ -11,7 +11,15 @@ from fedpohcs.config import FederationConfig
 from fedpohcs.execution.base import Executor
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.selection import Question, Selection, Selector
-from fedpohcs.types import ClientIds, ClientUpdates, RoundRecord, ServerState, Vector
+from fedpohcs.types import (
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    RoundRecord,
+    ServerState,
+    Vector,
+    WeightedAdvantage,
+)
 
 
 def run_round(
@@ -41,6 +49,7 @@ def run_round(
         rejected=rejected,
         evaluation=evaluation,
         seconds=clock.seconds,
+        upload_bytes=upload_bytes(metrics),
     )
     return ServerState(state.round + 1, params, selector_state), record
 
@@ -72,6 +81,17 @@ def client_weight(federation: FederationConfig) -> Vector:
 def update_weight(updates: ClientUpdates, weight: Vector, federation: FederationConfig) -> Vector:
     """How much each update counts: by the steps behind it, or by q_n."""
     return updates.steps.astype(float) if federation.update_weights == "steps" else weight[updates.client]
+
+
+def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:
+    """What each client that was asked sent: scalars, and the arrays of its table."""
+    scalars = sum(metric.itemsize for metric in (metrics.mean_return, metrics.gradient_norm) if metric is not None)
+    tables = metrics.weighted_advantage or [None] * len(metrics.client)
+    return {int(client): scalars + _nbytes(table) for client, table in zip(metrics.client, tables, strict=True)}
+
+
+def _nbytes(table: WeightedAdvantage | None) -> int:
+    return 0 if table is None else sum(array.nbytes for array in (table.pair, table.value, *(table.fill or ())))
 
 
 class PhaseClock:

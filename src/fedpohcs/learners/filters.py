@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 SMALLEST_STD = 1e-6
 
@@ -50,6 +51,13 @@ def _std(moments: Moments, xp: Any) -> Any:
     """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
     std = xp.sqrt(moments.squares / xp.maximum(moments.seen, 1.0))
     return xp.where(std > SMALLEST_STD, std, 1.0)
+
+
+def stored_filters(filters: Filters) -> dict[str, np.ndarray]:
+    """The observation filters of all clients as `policy.npz` has them and `fedpohcs.policy` reads them."""
+    seen, mean, squares = (np.asarray(array) for array in filters.observation)
+    variance = squares / np.maximum(seen, 1)[:, None]
+    return {"filters/mean": mean, "filters/variance": variance, "filters/count": seen}
 
 
 def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
