@@ -14,6 +14,7 @@ from fedpohcs import __version__, options
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require_known
 from fedpohcs.presets import PRESETS, preset
+from fedpohcs.theory.command import theory
 
 T = TypeVar("T")
 
@@ -160,6 +161,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "table": table,
     "report": report,
     "list": list_names,
+    "theory": theory,
 }
 
 

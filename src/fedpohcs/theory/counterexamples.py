@@ -7,8 +7,6 @@ import numpy as np
 from fedpohcs.theory.iteration import Faults
 from fedpohcs.theory.mdp import Array, Federation
 
-STAY, GO = 0, 1
-
 
 def reach_or_not(discount: float = 0.9) -> Federation:
     """Against Lemma 3, with two states and one action: client 0 reaches the good state at once, client 1 never.
@@ -24,8 +22,8 @@ def reach_or_not(discount: float = 0.9) -> Federation:
 def crossed_paths(discount: float = 0.9) -> Federation:
     """Against Lemma 3, with deterministic paths that do not return: s, a, b, good, bad.
 
-    Client 0 goes s -> a -> bad, client 1 goes s -> b -> bad. What the other client would find at a or b is good, and the
-    imaginary MDP gets there half the time.
+    Client 0 goes s -> a -> bad, client 1 goes s -> b -> bad. What the other client would find at a or b is good, and
+    the imaginary MDP gets there half the time.
     """
     s, a, b, good, bad = range(5)
     P = np.zeros((2, 5, 1, 5))
@@ -38,7 +36,7 @@ def crossed_paths(discount: float = 0.9) -> Federation:
 
 
 def coin_flip(discount: float = 0.9) -> Federation:
-    """The best policy for the average may have to be stochastic: action 0 leads client 0 on, action 1 leads client 1 on.
+    """The best policy for the average may have to be stochastic: action n leads client n on and the other nowhere.
 
     A deterministic policy leaves one of them where it is for ever.
     """
@@ -56,7 +54,7 @@ class Selected(NamedTuple):
 
 
 def skewed_crowd(discount: float = 0.95) -> Selected:
-    """Against Remark 8: the client nearest to the mean (kappa_{m,I}) is not the one nearest to the others (kappa_{m,n}).
+    """Against Remark 8: the client nearest to the mean, by kappa_{m,I}, is not nearest to the others, by kappa_{m,n}.
 
     From one state clients reach the other with probability 0, 0, 0, 0.4 and 1. The mean is 0.28, so the fourth is the
     nearest to it; the median is 0, so each of the first three is the best by the bound.
@@ -89,9 +87,9 @@ def small_discount() -> Federation:
 def overestimated(error: float = 100.0) -> tuple[Federation, Faults]:
     """Against Lemma 5 for any delta_n: evaluation errors that take values far out of [0, R_max / (1 - gamma)].
 
-    From the first state, action n leads client n to `high` and the other client to `low`; action 2 leads both to `high`
-    nine times of ten. Each client prefers its own action, the imaginary MDP action 2. No one is rewarded; all see `high`
-    valued too much and `low` too little.
+    From the first state, action n leads client n to `high` and the other client to `low`; action 2 leads both to
+    `high` nine times of ten. Each client prefers its own action, the imaginary MDP action 2. No one is rewarded; all
+    see `high` valued too much and `low` too little.
     """
     first, high, low = np.eye(3)
     sure = 0.9 * high + 0.1 * low
@@ -116,8 +114,8 @@ def unlucky_selection(discount: float = 0.9) -> tuple[Federation, Faults, Array]
 def unreached_state(discount: float = 0.9) -> tuple[Federation, Array]:
     """Against Proposition 14: a policy that is optimal for eta and poor in a state that mu does not reach.
 
-    Returns the federation and that policy. It maximises eta, so it is a pi* of Theorem 10; FAPI is exact here and has no
-    error, yet differs from it in the other state by R_max / (1 - gamma).
+    Returns the federation and that policy. It maximises eta, so it is a pi* of Theorem 10; FAPI is exact here and has
+    no error, yet differs from it in the other state by R_max / (1 - gamma).
     """
     P = np.tile(np.eye(2)[None, :, None, :], (2, 1, 2, 1))
     federation = Federation(P, [[1.0, 0.0], [1.0, 0.0]], discount, np.array([1.0, 0.0]), reward_bound=1.0)

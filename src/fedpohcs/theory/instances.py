@@ -4,6 +4,7 @@ An instance is a dictionary of arrays. Many instances of one size are one dictio
 R_max is 1 in all of them: every claim is proportional to it.
 """
 
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from fedpohcs.errors import UserError, require
 from fedpohcs.theory import bounds
-from fedpohcs.theory.iteration import Faults, FapiRun, run_fapi, selected_weights
+from fedpohcs.theory.iteration import FapiRun, Faults, run_fapi, selected_weights
 from fedpohcs.theory.mdp import Array, Federation
 from fedpohcs.theory.operators import average_values, evaluate, good_policy, optimal_policy, single
 
@@ -45,7 +46,7 @@ def groups(count: int, seed: int, num_groups: int = 40) -> Iterator[Instances]:
     """`count` random instances with N <= 6, S <= 8 and A <= 4, in groups of one size."""
     generator = np.random.default_rng(seed)
     edges = np.linspace(0, count, min(num_groups, count) + 1).astype(int)
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in itertools.pairwise(edges):
         size = Size(
             int(generator.integers(2, LARGEST.num_clients + 1)),
             int(generator.integers(2, LARGEST.num_states + 1)),

@@ -384,7 +384,7 @@ def _shared_tables(
     sums = mu.sum(-1)
     _refuse_first(np.abs(sums - 1) > SUM_TOLERANCE, sums, "sum of start", (), "must be 1")
     bound = R.max((-1, -2)) if reward_bound is None else _array("reward_bound", reward_bound)
-    above = R > bound[..., None, None]
+    above = bound[..., None, None] < R
     _refuse_first(above, R, "rewards", ("state", "action"), f"must not exceed reward_bound (={bound})")
     return {"rewards": R, "discount": gamma, "start": mu, "reward_bound": bound}
 

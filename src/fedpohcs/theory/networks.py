@@ -98,7 +98,7 @@ class Tabular:
 class SoftmaxLinear:
     """Logits and values linear in the parameters, with one feature for each state or pair: log-linear policies.
 
-    A client's step is that of natural policy gradient, theta_n = theta + step * Q_n, so its epsilon_n is what comes out.
+    A client's step is that of natural policy gradient, theta_n = theta + step * Q_n; its epsilon_n is what comes out.
     """
 
     step: float = 1.0

@@ -5,8 +5,8 @@ R_max / (1 - gamma),
 
     |sum_s' (P_m - P_n)(s') V(s')| <= ||P_m - P_n||_1 (max V - min V) / 2 <= kappa_{m,n} R_max / (2 (1 - gamma)),
 
-half of what Lemmas 4, 15 and 17 have. Second, T_I V <= sum_n q_n T_n V, because the maximum of a mean is at most the mean
-of the maxima. All functions assume value functions in [0, R_max / (1 - gamma)].
+half of what Lemmas 4, 15 and 17 have. Second, T_I V <= sum_n q_n T_n V, because the maximum of a mean is at most the
+mean of the maxima. All functions assume value functions in [0, R_max / (1 - gamma)].
 """
 
 import numpy as np
@@ -22,8 +22,11 @@ def operator_difference(setting: Setting, kappa: Array) -> Array:
 
 
 def policy_difference(setting: Setting, aggregation_error: Array | float) -> Array:
-    """Half of Lemma 16: action probabilities of two policies have the same sum, so R_max / (2 (1 - gamma)) may be
-    taken off the action values before Cauchy and Schwarz are called."""
+    """Half of Lemma 16.
+
+    Action probabilities of two policies have the same sum, so R_max / (2 (1 - gamma)) may be taken off the action
+    values before the inequality of Cauchy and Schwarz is used.
+    """
     return _full_policy_difference(setting, aggregation_error) / 2
 
 
@@ -52,8 +55,9 @@ def value_gap(setting: Setting) -> Bound:
 def improvement_with_evaluation(setting: Setting, errors: Errors) -> Bound:
     """A quarter of the heterogeneity term of Lemma 5.
 
-    By the second fact 0 <= T_I V - T_I^{pi-bar} V <= sum_n q_n (T_n V - T_I^{pi_n} V), and T_n V - T_I^{pi_n} V is at most
-    epsilon_n + ||T_n^{pi_n} V - T_I^{pi_n} V||. The paper compares T_n with T_I once more, which costs its factor of 2.
+    By the second fact 0 <= T_I V - T_I^{pi-bar} V <= sum_n q_n (T_n V - T_I^{pi_n} V), and T_n V - T_I^{pi_n} V is at
+    most epsilon_n + ||T_n^{pi_n} V - T_I^{pi_n} V||. The paper compares T_n with T_I once more, which costs its factor
+    of 2.
     """
     return Bound(
         policy_aggregation=policy_difference(setting, errors.policy_aggregation),
