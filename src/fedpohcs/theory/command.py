@@ -129,7 +129,7 @@ def _rates_table(rates: "Iterable[Rate]") -> "Table":
     table = _table("paper", "error of two-layer networks", "stated exponent", "worst case", "verdict")
     for rate in rates:
         verdict = "not violated" if rate.holds else "violated"
-        table.add_row(rate.place, rate.statement, f"{rate.stated:.2f}", f"{rate.measured:.2f}", verdict)
+        table.add_row(rate.place, rate.statement, f"{rate.stated:.2f}", f"{round(rate.measured, 2) + 0.0:.2f}", verdict)
     return table
 
 

@@ -128,11 +128,11 @@ class SparseMDP:
     def sparse_chain(self, policy: Array) -> csr_array:
         """P^pi. A row of it is the rows of its actions side by side, so nothing is sorted or added up."""
         S, A = self.rewards.shape
-        P = self.transitions
-        data = P.data * np.repeat(policy.ravel(), np.diff(P.indptr))
-        taken = data > 0
-        ends = np.concatenate([[0], np.cumsum(taken)])[P.indptr[::A]]
-        return csr_array((data[taken], P.indices[taken], ends), shape=(S, S))
+        pairs = np.flatnonzero(policy)
+        taken = self.transitions[pairs]
+        data = taken.data * np.repeat(policy.ravel()[pairs], np.diff(taken.indptr))
+        ends = taken.indptr[np.searchsorted(pairs, np.arange(0, S * A + 1, A))]
+        return csr_array((data, taken.indices, ends), shape=(S, S))
 
     def solve(self, policy: Array, vector: Array, *, transposed: bool = False) -> Array:
         S, _ = self.rewards.shape

@@ -86,6 +86,8 @@ class Tabular:
         It mixes the greedy action with a preferred other one, which is taken as often as the allowed loss permits.
         """
         best = fit.q.argmax(-1)
+        if not np.any(fit.epsilon):
+            return one_hot(best, fit.q.shape[-1])
         other = np.where(one_hot(best, fit.q.shape[-1]) > 0, -np.inf, fit.preference).argmax(-1)
         loss = fit.q.max(-1) - np.take_along_axis(fit.q, other[..., None], -1)[..., 0]
         allowed = np.broadcast_to(fit.epsilon[..., None], loss.shape)
