@@ -60,7 +60,7 @@ def ratios(case: Case, pair: Pair) -> tuple[Array, Array]:
         ratio = np.where(real, measured / np.maximum(allowed, 0), 0.0)
     violated = measured > allowed * (1 + NOISE) + noise
     said = ~np.isnan(measured).all(-1)
-    return np.where(said, ratio.max(-1), np.nan), violated.any(-1)
+    return np.where(said, ratio.max(-1), np.nan), np.any(violated, axis=-1)
 
 
 def _contraction(case: Case) -> Pair:

@@ -1,6 +1,7 @@
 """Pictures of the bounds and of what they bound, from computed instances. `fedpohcs theory plot`."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -29,7 +30,7 @@ RED = "#C00000"
 ROUNDS = 20
 SEEDS = range(20)
 RANDOM_DRAWS = 10
-LARGER: dict[str, object] = {"font.size": 12, "axes.titlesize": 12, "legend.fontsize": 10.5}
+LARGER: dict[Any, Any] = {"font.size": 12, "axes.titlesize": 12, "legend.fontsize": 10.5}
 
 
 def draw(name: str) -> Figure:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -252,7 +252,8 @@ def take(instances: Instances, rows: np.ndarray) -> Instances:
 def save_instance(path: Path, claim: str, instance: Instances) -> None:
     """Store one instance and the name of the claim it belongs to, as plain arrays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, claim=np.array(claim), **instance)
+    arrays: dict[str, Any] = {"claim": np.array(claim), **instance}
+    np.savez_compressed(path, **arrays)
 
 
 def load_instance(path: Path) -> tuple[str, Instances]:

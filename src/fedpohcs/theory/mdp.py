@@ -16,7 +16,7 @@ from scipy.sparse.linalg import bicgstab, spsolve
 
 from fedpohcs.errors import UserError, require
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]  # of float64; the stubs of NumPy lose that in most linear algebra
 Mask = NDArray[np.bool_]
 
 SUM_TOLERANCE = 1e-9
@@ -27,10 +27,17 @@ SOLVE_TOLERANCE = 1e-12
 class MDP(Protocol):
     """What the operators need of an MDP or of a stack of MDPs."""
 
-    rewards: Array
-    discount: Array
-    start: Array
-    reward_bound: Array
+    @property
+    def rewards(self) -> Array: ...
+
+    @property
+    def discount(self) -> Array: ...
+
+    @property
+    def start(self) -> Array: ...
+
+    @property
+    def reward_bound(self) -> Array: ...
 
     def expected(self, values: Array) -> Array:
         """E[V(s') | s, a] for every state and action."""
@@ -141,7 +148,7 @@ class SparseMDP:
         # ||x - x*|| <= ||residual|| / (1 - gamma) in the sup-norm, which the Euclidean norm bounds.
         largest = max(float(np.abs(vector).max()), np.finfo(float).tiny)
         solution, failed = bicgstab(matrix, vector, rtol=0.0, atol=SOLVE_TOLERANCE * largest, maxiter=2_000)
-        return spsolve(matrix.tocsc(), vector) if failed else solution
+        return np.asarray(spsolve(matrix.tocsc(), vector)) if failed else solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,22 +188,6 @@ class SparseClients:
     def _with(self, policy: Array) -> list[tuple[SparseMDP, Array]]:
         policies = np.broadcast_to(policy, (len(self.mdps), *policy.shape[-2:]))
         return list(zip(self.mdps, policies, strict=True))
-
-
-class AnyFederation(Protocol):
-    """A federation, dense or sparse."""
-
-    weights: Array
-    rewards: Array
-    discount: Array
-    start: Array
-    reward_bound: Array
-
-    @property
-    def clients(self) -> MDP: ...
-
-    @property
-    def imaginary(self) -> MDP: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,6 +320,9 @@ class SparseFederation:
 
     def _mdp(self, block: csr_array) -> SparseMDP:
         return SparseMDP(block, self.rewards, self.discount, self.start, self.reward_bound)
+
+
+AnyFederation = Federation | SparseFederation
 
 
 def _set(made: object, **fields: Any) -> None:

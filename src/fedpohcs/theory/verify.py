@@ -73,8 +73,8 @@ def verify_claims(
             findings = {name: _merged(findings.get(name), finding) for name, finding in found.items()}
         watch(f"{instances} federations checked; climbing")
         seeds = np.random.SeedSequence(seed).spawn(len(chosen))
-        jobs = zip((findings[name] for name in chosen), seeds, strict=True)
-        return list(pool.map(lambda job: _climb(*job, climb_steps), jobs))
+        steps = [climb_steps] * len(chosen)
+        return list(pool.map(_climb, (findings[name] for name in chosen), seeds, steps))
 
 
 def _check_group(group: Instances, names: Iterable[str]) -> dict[str, Finding]:
