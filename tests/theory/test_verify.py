@@ -1,5 +1,6 @@
 """The search for violations, its files, the rates of networks, and the commands."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from fedpohcs.cli import main
 from fedpohcs.errors import UserError
-from fedpohcs.theory import rates
+from fedpohcs.theory import bounds, rates
 from fedpohcs.theory.claims import CLAIMS, ratios
 from fedpohcs.theory.command import FIGURES
 from fedpohcs.theory.instances import Case, Size, draw, groups, load_instance, take, vary
@@ -189,3 +190,19 @@ def test_taking_instances_keeps_their_arrays_together() -> None:
     instances = draw(np.random.default_rng(0), Size(2, 3, 2), 5)
     some = take(instances, np.array([3, 1]))
     assert all(np.array_equal(some[name][0], instances[name][3]) for name in instances)
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(examples) == 3
+    for code in examples:
+        exec(compile(code, "theory.md", "exec"), {})
+
+
+def test_every_bound_of_the_page_exists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    section = page.partition("## The bounds")[2].partition("## The claims, checked")[0]
+    named = re.findall(r"`(\w+)`", section.partition("| --- | --- |")[2])
+    assert len(named) >= 18
+    assert [name for name in named if not callable(getattr(bounds, name, None))] == []
