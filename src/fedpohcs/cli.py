@@ -17,6 +17,7 @@ from fedpohcs import __version__, inspection, options
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require_known
 from fedpohcs.presets import PRESETS, preset
+from fedpohcs.theory.command import theory
 
 T = TypeVar("T")
 
@@ -221,6 +222,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "export": inspection.export,
     "play": inspection.play,
     "list": list_names,
+    "theory": theory,
 }
 
 
