@@ -61,13 +61,13 @@ def take_turns(selectors: Sequence[str], rounds: int, quick: bool) -> dict[str, 
 
 
 def timed_rounds(selector: str, rounds: int, quick: bool) -> Iterator[dict[str, float]]:
-    from fedpohcs.experiment import iterate_rounds
+    from fedpohcs.experiment import start_training
 
-    run = iterate_rounds(replace(benchmark_config(selector, quick=quick), rounds=rounds))
+    run = start_training(replace(benchmark_config(selector, quick=quick), rounds=rounds)).remaining_rounds()
     next(run)  # round 0: evaluates the untrained policy
     while True:
         start = time.perf_counter()
-        _, record = next(run)
+        record = next(run)
         yield {**record.seconds, "total": time.perf_counter() - start}
 
 

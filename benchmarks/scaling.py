@@ -64,15 +64,15 @@ def expected_gb(num_clients: int, quick: bool) -> float:
 
 def time_population(num_clients: int, quick: bool) -> dict[str, Any]:
     """Inside the worker."""
-    from fedpohcs.experiment import iterate_rounds
+    from fedpohcs.experiment import start_training
 
     start = time.perf_counter()
-    run = iterate_rounds(sized_config(num_clients, quick))
+    run = start_training(sized_config(num_clients, quick)).remaining_rounds()
     next(run)
     before_round_1 = time.perf_counter() - start
     rounds = []
     start = time.perf_counter()
-    for _, record in run:
+    for record in run:
         rounds.append({**record.seconds, "total": time.perf_counter() - start})
         start = time.perf_counter()
     return {"before_round_1": before_round_1, "rounds": rounds, "peak_memory_gb": peak_memory_gb()}

@@ -123,14 +123,14 @@ def import_everything(groups: int) -> None:
 
 def time_phases(config: Any) -> dict[str, float]:
     """Rounds 0 and 1 with a new executor."""
-    from fedpohcs.experiment import iterate_rounds
+    from fedpohcs.experiment import start_training
 
     start = time.perf_counter()
-    rounds = iterate_rounds(config)
-    _, untrained = next(rounds)
+    rounds = start_training(config).remaining_rounds()
+    untrained = next(rounds)
     first_evaluation = untrained.seconds["evaluate"]
     warm_up = time.perf_counter() - start - first_evaluation
-    _, trained = next(rounds)
+    trained = next(rounds)
     return {"warm_up": warm_up, "evaluate_start": first_evaluation, **trained.seconds}
 
 

@@ -4,16 +4,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import MakeRun, made_up_records
 from fedpohcs import experiment
-from fedpohcs.cli import main
+from fedpohcs.cli import COMMANDS, main
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.presets import preset
-from fedpohcs.storage import RunFolder, load_run
+from fedpohcs.storage import RunFolder, load_run, read_config
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
     """Training replaced by made-up records; the list says what was asked for."""
     asked: list[ExperimentConfig] = []
 
-    def run(config: ExperimentConfig, out: Path, *, overwrite: bool, observers: Sequence) -> None:
+    def run(config: ExperimentConfig, out: Path, *, overwrite: bool = False, observers: Sequence, **rest: int) -> None:
         asked.append(config)
         folder = RunFolder.create(out, config, overwrite)
         for observer in observers:
@@ -30,8 +31,13 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
             folder.append(record)
             for observer in observers:
                 observer.on_round(record)
+        folder.save_policy({})
+
+    def resume(out: Path, *, rounds: int, observers: Sequence, **rest: int) -> None:
+        run(replace(read_config(out), rounds=rounds), out, overwrite=True, observers=observers)
 
     monkeypatch.setattr(experiment, "run_experiment", run)
+    monkeypatch.setattr(experiment, "resume_experiment", resume)
     return asked
 
 
@@ -56,7 +62,7 @@ def test_importing_the_package_alone_loads_not_even_numpy() -> None:
 
 def test_public_names_are_found_on_the_package() -> None:
     code = "import fedpohcs; print([callable(getattr(fedpohcs, n)) for n in fedpohcs.__all__ if n != '__version__'])"
-    assert python(code).strip() == str([True] * 6)
+    assert python(code).strip() == str([True] * 7)
 
 
 def test_unknown_name_of_the_package_is_an_attribute_error() -> None:
@@ -74,11 +80,11 @@ def test_module_runs_as_a_program() -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("train", "compare", "plot", "table", "report", "list"):
+    for command in COMMANDS:
         assert f"\n  {command}" in text
 
 
-@pytest.mark.parametrize("command", ["train", "compare", "plot", "table", "report", "list"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert f"usage: fedpohcs {command}" in capsys.readouterr().out
@@ -129,6 +135,11 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "tabular", "--out", "x", "--selector", "fedavg"], "--selectors"),
         (["plot", "nowhere"], "is not a run folder"),
         (["table"], "run"),
+        (["table", "nowhere", "--thresholds", "0,high"], "thresholds (='0,high')"),
+        (["table", "nowhere", "--thresholds", "nan"], "thresholds (='nan')"),
+        (["table", "nowhere", "--windows", "0-50,9"], "windows (='0-50,9')"),
+        (["table", "nowhere", "--windows", "50-0"], "windows (='50-0')"),
+        (["report", "nowhere", "--thresholds", "high"], "thresholds (='high')"),
         (["report", "."], "there is none in it"),
         (["list", "everything"], "everything"),
     ],
@@ -207,7 +218,20 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert "mean return 19.5  worst 14.0 (client 12)" in lines[-1]
 
 
-COMPARE = ["compare", "tabular", "--selectors", "fedpohcs,fedavg", "--seeds", "0,1", "--rounds", "12", "--out", "cmp"]
+COMPARE = [
+    "compare",
+    "tabular",
+    "--selectors",
+    "fedpohcs,fedavg",
+    "--seeds",
+    "0,1",
+    "--rounds",
+    "12",
+    "--out",
+    "cmp",
+    "--jobs",
+    "1",
+]
 
 
 def test_compare_runs_every_level_selector_and_seed(quick_runs: list[ExperimentConfig]) -> None:
@@ -239,7 +263,7 @@ def test_compare_keeps_complete_runs_and_repeats_what_was_cut_short(
     quick_runs.clear()
     assert main(COMPARE) == 0
     assert [(config.selector, config.seed) for config in quick_runs] == [("fedavg", 1)]
-    assert capsys.readouterr().out.count("complete already") == 3
+    assert "3 of 4 runs are complete already, kept" in capsys.readouterr().out
 
 
 def test_compare_refuses_runs_of_other_settings_before_it_runs_anything(
@@ -278,6 +302,9 @@ def test_plot_table_and_report_read_runs_and_parents_of_runs(
     assert "difference to full" in capsys.readouterr().out
     assert main(["table", "runs", "--format", "markdown"]) == 0
     assert capsys.readouterr().out.startswith("### tabular")
+    assert main(["table", "runs", "--format", "latex", "--thresholds", "5", "--windows", "2-4"]) == 0
+    text = capsys.readouterr().out
+    assert r"\toprule" in text and "mean return, rounds 2-4" in text and r"mean return $\ge$ 5" in text
     assert main(["table", "runs", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("world,level,group")
 

@@ -61,12 +61,14 @@ def registries() -> Iterator[None]:
 
 @pytest.fixture
 def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training replaced by made-up records."""
+    """Training replaced by made-up records, in this process."""
+    monkeypatch.setattr("fedpohcs.comparison.available_cores", lambda: [0])
 
-    def run(config: ExperimentConfig, out: Path, *, overwrite: bool, observers: Sequence) -> None:
+    def run(config: ExperimentConfig, out: Path, *, overwrite: bool = False, observers: Sequence, **rest: int) -> None:
         folder = RunFolder.create(out, config, overwrite)
         for record in made_up_records(config):
             folder.append(record)
+        folder.save_policy({})
 
     monkeypatch.setattr(experiment, "run_experiment", run)
 
@@ -130,7 +132,7 @@ def test_the_how_to_pages_show_the_examples_as_they_are(path: Path) -> None:
 
 
 def test_the_example_of_a_selector_runs_and_its_scores_are_stored(example) -> None:
-    assert example("own_selector").main(["--rounds", "4", "--out", "out"]) == 0
+    assert example("own_selector").main(["--rounds", "4", "--out", "out", "--jobs", "1"]) == 0
     run = load_run(Path("out/medium/fair-fedpohcs/seed-0"))
     assert run.complete
     assert {"mix", "trainings", "selection_metric"} <= set(run.clients["metric"])

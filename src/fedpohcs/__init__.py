@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig
-    from fedpohcs.experiment import run_experiment
+    from fedpohcs.experiment import resume_experiment, run_experiment
     from fedpohcs.presets import preset
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __all__ = [
     "ModellingConfig",
     "__version__",
     "preset",
+    "resume_experiment",
     "run_experiment",
 ]
 
@@ -29,6 +30,7 @@ _HOME = {
     "LearnerConfig": "config",
     "ModellingConfig": "config",
     "preset": "presets",
+    "resume_experiment": "experiment",
     "run_experiment": "experiment",
 }
 

@@ -2,19 +2,23 @@
 
 import argparse
 import dataclasses
+import functools
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tyro
 
-from fedpohcs import __version__, options
+from fedpohcs import __version__, inspection, options
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require_known
 from fedpohcs.plugins import register_plugins
 from fedpohcs.presets import PRESETS, preset
+from fedpohcs.theory.command import theory
 
 T = TypeVar("T")
 
@@ -27,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"fedpohcs: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("fedpohcs: interrupted; the rounds finished so far are kept.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print("fedpohcs: " + (str(stop) or "interrupted."), file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -50,7 +54,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _overview() -> str:
-    commands = "\n".join(f"  {name:<9}{_first_line(command)}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  {name:<11}{_first_line(command)}" for name, command in COMMANDS.items())
     return (
         "usage: fedpohcs COMMAND ...\n\n"
         "Federated reinforcement learning with heterogeneity-aware client selection.\n\n"
@@ -67,40 +71,91 @@ def train(arguments: list[str]) -> None:
     """Train one federation and write a run folder."""
     from fedpohcs.storage import check_free
 
-    name, rest = _take_preset("train", arguments)
-    chosen = _peek("train", rest)
-    config = _with_clients(preset(name, chosen.level, chosen.selector), chosen.clients)
-    default = options.TrainOptions(_as(options.RunSettings, config))
-    given = _parse(options.TrainOptions, f"train {name}", rest, default)
+    start = _starting_point("train", arguments)
+    default = options.TrainOptions(_as(options.RunSettings, start.config(start.level, start.selector)))
+    given = _parse(options.TrainOptions, f"train {start.name}", start.rest, default)
     config = _as(ExperimentConfig, given.config)
-    out = given.out or Path("runs") / name / _run_path(config)
+    out = given.out or Path("runs") / start.name / _run_path(config)
     check_free(out, given.overwrite)
-    _run(config, out, given.overwrite)
+    from fedpohcs.experiment import run_experiment
+    from fedpohcs.loggers import make_loggers
+
+    loggers = make_loggers(_split("log", given.log) if given.log else [], out)
+    with _watched(out) as display:
+        run_experiment(
+            config,
+            out,
+            overwrite=given.overwrite,
+            observers=[display, *loggers],
+            checkpoint_every=given.checkpoint_every,
+        )
     print(f"run: {out}")
 
 
+def resume(arguments: list[str]) -> None:
+    """Go on with a run that stopped, or make a finished one longer."""
+    given = _parse(options.ResumeOptions, "resume", arguments)
+    from fedpohcs.experiment import resume_experiment
+    from fedpohcs.loggers import make_loggers
+
+    loggers = make_loggers(_split("log", given.log) if given.log else [], given.run)
+    with _watched(given.run) as display:
+        resume_experiment(
+            given.run, rounds=given.rounds, observers=[display, *loggers], checkpoint_every=given.checkpoint_every
+        )
+    print(f"run: {given.run}")
+
+
 def compare(arguments: list[str]) -> None:
-    """Train with several selectors and seeds, then write a table, figures and a report."""
-    name, rest = _take_preset("compare", arguments)
-    clients = _peek("compare", rest).clients
-    given = _parse_compare(name, rest, _with_clients(preset(name), clients))
+    """Train with several selectors, seeds and levels, or take runs that are there; write table, figures and report."""
+    if arguments and arguments[0] not in PRESETS and Path(arguments[0]).is_dir():
+        return _compare_folders(arguments)
+    start = _starting_point("compare", arguments)
+    given = _parse_compare(start, start.config(None, None))
     levels = _split("levels", given.levels) if given.levels else [given.config.level]
     selectors, seeds = _split("selectors", given.selectors), [_seed(s) for s in _split("seeds", given.seeds)]
     configs = []
     for level in levels:
         for selector in selectors:
-            default = _with_clients(preset(name, level, selector), clients)
-            shared = _parse_compare(name, rest, default).config
+            shared = _parse_compare(start, start.config(level, selector)).config
             configs += [dataclasses.replace(_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
-    from fedpohcs.comparison import plan_runs, write_results
+    from fedpohcs.comparison import run_all, write_results
 
-    plan = plan_runs({given.out / _run_path(config): config for config in configs}, given.out, given.overwrite)
-    for number, (folder, config) in enumerate(plan.items(), start=1):
-        note = "" if config else " is complete already, kept"
-        print(f"run {number} of {len(plan)}: {folder}{note}", flush=True)
-        if config:
-            _run(config, folder, overwrite=True)
-    write_results(list(plan), given.out)
+    runs = {given.out / _run_path(config): config for config in configs}
+    with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
+        run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend)
+    write_results(list(runs), given.out)
+
+
+def _compare_folders(arguments: list[str]) -> None:
+    given = _parse(options.CompareFoldersOptions, "compare", arguments)
+    from fedpohcs.comparison import write_results
+    from fedpohcs.storage import find_runs
+
+    runs = find_runs(given.runs)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_results(runs, given.out)
+
+
+def reproduce(arguments: list[str]) -> None:
+    """List the paper's figures and tables, or run what one of them needs and draw it."""
+    given = _parse(options.ReproduceOptions, "reproduce", arguments)
+    from fedpohcs.reproduction import list_exhibits, reproduce_exhibit
+
+    if given.exhibit is None:
+        return list_exhibits()
+    with stopped_by_signals(f"stopped; to go on: fedpohcs reproduce {' '.join(arguments)}"):
+        reproduce_exhibit(given.exhibit, given.out, quick=given.quick, jobs=given.jobs)
+
+
+def config(arguments: list[str]) -> None:
+    """Print a preset as a TOML file that train and compare read with --config."""
+    start = _starting_point("config", arguments)
+    default = options.ConfigOptions(_as(options.RunSettings, start.config(start.level, start.selector)))
+    given = _parse(options.ConfigOptions, f"config {start.name}", start.rest, default)
+    from fedpohcs.configfile import to_toml
+
+    print(to_toml(_as(ExperimentConfig, given.config)), end="")
 
 
 def plot(arguments: list[str]) -> None:
@@ -116,15 +171,15 @@ def plot(arguments: list[str]) -> None:
 def table(arguments: list[str]) -> None:
     """Print the statistics of run folders over their seeds."""
     given = _parse(options.TableOptions, "table", arguments)
-    from fedpohcs.analysis import tables
+    from fedpohcs.analysis import rendering, tables
 
+    choice = (given.reference, options.thresholds(given.thresholds), options.windows(given.windows))
     groups = _load_groups(given.runs)
     if given.format == "csv":
-        print(tables.to_csv(groups), end="")
-    elif given.format == "markdown":
-        print(tables.to_markdown(tables.statistics_tables(groups, given.reference)), end="")
-    else:
-        tables.print_tables(tables.statistics_tables(groups, given.reference))
+        print(tables.to_csv(groups, *choice), end="")
+        return
+    show = {"text": rendering.print_tables, "markdown": rendering.print_markdown, "latex": rendering.print_latex}
+    show[given.format](tables.statistics_tables(groups, *choice))
 
 
 def report(arguments: list[str]) -> None:
@@ -132,7 +187,8 @@ def report(arguments: list[str]) -> None:
     given = _parse(options.ReportOptions, "report", arguments)
     from fedpohcs.analysis.report import write_report
 
-    write_report(_load_groups(given.runs), given.output, given.title)
+    thresholds = options.thresholds(given.thresholds)
+    write_report(_load_groups(given.runs), given.output, given.title, thresholds)
     print(given.output)
 
 
@@ -157,11 +213,18 @@ def list_names(arguments: list[str]) -> None:
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
+    "resume": resume,
     "compare": compare,
+    "reproduce": reproduce,
+    "config": config,
     "plot": plot,
     "table": table,
     "report": report,
+    "watch": inspection.watch,
+    "export": inspection.export,
+    "play": inspection.play,
     "list": list_names,
+    "theory": theory,
 }
 
 
@@ -171,31 +234,54 @@ def _parse(cls: type[T], command: str, arguments: list[str], default: T | None =
     return tyro.cli(cls, prog=f"fedpohcs {command}", description=description, args=arguments, **extra)
 
 
-def _parse_compare(name: str, arguments: list[str], config: ExperimentConfig) -> options.CompareOptions:
+def _parse_compare(start: "StartingPoint", config: ExperimentConfig) -> options.CompareOptions:
     default = options.CompareOptions(_as(options.SharedSettings, config), out=tyro.MISSING)
-    return _parse(options.CompareOptions, f"compare {name}", arguments, default)
+    return _parse(options.CompareOptions, f"compare {start.name}", start.rest, default)
 
 
-def _take_preset(command: str, arguments: list[str]) -> tuple[str, list[str]]:
-    """The preset in front and the rest. `--help` alone explains the options of the first preset."""
+class StartingPoint(NamedTuple):
+    """Where the settings of a command come from before its options change them."""
+
+    name: str
+    config: Callable[[str | None, str | None], ExperimentConfig]  # at a level and with a selector, None: its own
+    rest: list[str]
+    level: str | None
+    selector: str | None
+
+
+def _starting_point(command: str, arguments: list[str]) -> StartingPoint:
+    """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
+    for option in ("--config", "--level", "--selector"):
+        peek.add_argument(option)
+    peek.add_argument("--clients", type=int)
+    seen, _ = peek.parse_known_args(arguments)
+    name, rest = None, arguments
     if arguments and not arguments[0].startswith("-"):
         register_plugins()
         require_known("preset", arguments[0], PRESETS)
-        return arguments[0], arguments[1:]
-    first = next(iter(PRESETS))
-    if "-h" in arguments or "--help" in arguments:
-        return first, ["--help"]
-    known = ", ".join(PRESETS)
-    raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+        name, rest = arguments[0], arguments[1:]
+    if seen.config is not None:
+        if name is not None:
+            raise UserError(f"config (={seen.config!r}) takes the place of the preset {name!r}. Leave one of them out.")
+        from fedpohcs.configfile import read_toml
+
+        base = read_toml(Path(seen.config))
+        name, make = Path(seen.config).stem, lambda level, selector: _with_names(base, level, selector)
+    elif name is not None:
+        make = functools.partial(preset, name)
+    elif "-h" in arguments or "--help" in arguments:
+        name, rest = next(iter(PRESETS)), ["--help"]
+        make = functools.partial(preset, name)
+    else:
+        first, known = next(iter(PRESETS)), ", ".join(PRESETS)
+        raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+    sized = lambda level, selector: _with_clients(make(level, selector), seen.clients)  # noqa: E731
+    return StartingPoint(name, sized, rest, seen.level, seen.selector)
 
 
-def _peek(command: str, arguments: list[str]) -> argparse.Namespace:
-    """The options that decide what the others default to."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
-    parser.add_argument("--level")
-    parser.add_argument("--selector")
-    parser.add_argument("--clients", type=int)
-    return parser.parse_known_args(arguments)[0]
+def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
+    return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
 
 
 def _with_clients(config: ExperimentConfig, num_clients: int | None) -> ExperimentConfig:
@@ -228,12 +314,38 @@ def _run_path(config: ExperimentConfig) -> Path:
     return Path(config.level) / config.selector / f"seed-{config.seed}"
 
 
-def _run(config: ExperimentConfig, out: Path, overwrite: bool) -> None:
-    from fedpohcs.display import ProgressDisplay
-    from fedpohcs.experiment import run_experiment
+class Terminated(KeyboardInterrupt):
+    """Asked to stop by SIGTERM."""
 
-    with ProgressDisplay() as display:
-        run_experiment(config, out, overwrite=overwrite, observers=[display])
+
+@contextmanager
+def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
+    """SIGINT and SIGTERM end the block with `message`; a second one kills at once. A closed terminal is no reason."""
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: signal.SIG_IGN}
+    before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(message) from interrupt
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextmanager
+def _watched(out: Path) -> Iterator[Any]:
+    """A progress display for the run in `out`."""
+    from fedpohcs.display import ProgressDisplay
+
+    with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"), ProgressDisplay() as display:
+        yield display
 
 
 def _load_groups(paths: Sequence[Path]) -> list[Any]:

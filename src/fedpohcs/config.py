@@ -235,6 +235,19 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
+def flat_dict(config: ExperimentConfig) -> dict[str, Any]:
+    """The config as one level of plain values, named as on the command line: `learner.momentum`."""
+    return flatten(to_dict(config))
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, whose keys are joined by dots."""
+    flat = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
 def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str = "") -> Any:
     """The config back from plain values. Unknown keys are refused."""
     hints = get_type_hints(cls)

@@ -1,7 +1,10 @@
 """Progress of a run on the terminal, or as plain lines where there is none."""
 
+import io
 import time
 from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -12,11 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpohcs.config import ExperimentConfig
+from fedpohcs.grid import read_progress
 from fedpohcs.types import RoundRecord
 
 SHOWN_PHASES = ("measure", "train", "evaluate")
 ROUNDS_A_LINE = 10
 SECONDS_A_REFRESH = 0.1
+SECONDS_A_LINE = 10.0
 
 
 class ProgressDisplay:
@@ -66,7 +71,10 @@ class ProgressDisplay:
             self.live = None
 
     def _print(self, line: str) -> None:
-        print(line, file=self.console.file, flush=True)
+        try:
+            print(line, file=self.console.file, flush=True)
+        except OSError:  # nobody reads any more; the run matters more than its display
+            self.console = Console(quiet=True, file=io.StringIO())
 
     def _panel(self, record: RoundRecord) -> Group:
         bar = Table.grid(padding=(0, 1))
@@ -84,6 +92,67 @@ class ProgressDisplay:
         if not remaining:
             return "done"
         return f"{format_seconds(remaining * median(self.durations))} left" if self.durations else ""
+
+
+class GridDisplay:
+    """Watches many runs through their folders: a live table on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, runs: Mapping[Path, ExperimentConfig], out: Path, console: Console | None = None) -> None:
+        self.runs = runs
+        self.out = out
+        self.console = console or Console()
+        self.live: Live | None = None
+        self.started: dict[Path, tuple[float, int]] = {}  # when a run was first seen running, and at which round
+        self.shown: dict[Path, str] = {}
+        self.shown_at = 0.0
+
+    def __enter__(self) -> "GridDisplay":
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, auto_refresh=False)
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def show(self, status: Mapping[Path, str]) -> None:
+        """Draw what the folders say; `status` is waiting, running, done or failed."""
+        if self.live is not None:
+            self.live.update(self._table(status), refresh=True)
+            return
+        now = time.monotonic()
+        for folder, state in status.items():
+            changed = state != self.shown.get(folder, "waiting")
+            if changed or (state == "running" and now - self.shown_at >= SECONDS_A_LINE):
+                cells = self._cells(folder, state)
+                print("  ".join(filter(None, cells)), file=self.console.file, flush=True)
+        if now - self.shown_at >= SECONDS_A_LINE:
+            self.shown_at = now
+        self.shown = dict(status)
+
+    def _table(self, status: Mapping[Path, str]) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("run", "", "round", "mean return", "worst client", "time left"):
+            table.add_column(heading, justify="left" if heading in ("run", "") else "right")
+        for folder, state in status.items():
+            table.add_row(*self._cells(folder, state), style="" if state == "running" else "dim")
+        return table
+
+    def _cells(self, folder: Path, state: str) -> tuple[str, ...]:
+        name, rounds = str(folder.relative_to(self.out)), self.runs[folder].rounds
+        progress = read_progress(folder)
+        if progress.round < 0 or state == "waiting":
+            return name, "compiling" if state == "running" else state, "", "", "", ""
+        returns = f"{progress.mean_return:.1f}", f"{progress.min_return:.1f}"
+        left = self._time_left(folder, progress.round, rounds) if state == "running" else ""
+        return name, state, f"{progress.round}/{rounds}", *returns, left
+
+    def _time_left(self, folder: Path, done: int, rounds: int) -> str:
+        since, first = self.started.setdefault(folder, (time.monotonic(), done))
+        if done <= first:
+            return ""
+        return format_seconds((time.monotonic() - since) / (done - first) * (rounds - done))
 
 
 def describe_returns(record: RoundRecord) -> str:

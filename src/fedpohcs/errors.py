@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class UserError(ValueError):
+class UserError(Exception):
     """Bad input. The command line prints its message alone and exits with code 2."""
 
 

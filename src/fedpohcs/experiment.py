@@ -1,11 +1,13 @@
 """A whole run: rounds in a row, each handed to whoever watches or stores it."""
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
+from fedpohcs.config import ExperimentConfig, to_dict
 from fedpohcs.envs import make_world, world_class, world_levels
 from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import require, require_known
@@ -40,8 +42,58 @@ class History(NamedTuple):
 
     @property
     def mean_returns(self) -> list[float]:
-        """Mean return over all clients, by round; round 0 comes before training."""
-        return [float(record.evaluation.mean_return.mean()) for record in self.records]
+        """Mean return over all clients, by round; round 0 comes before training. NaN where nobody was evaluated."""
+        returns = [record.evaluation.mean_return for record in self.records]
+        return [float(some.mean()) if len(some) else math.nan for some in returns]
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds of a run."""
+
+    server: ServerState
+    clients: Any
+
+
+class Training:
+    """A federation between two rounds: all it takes to run the next one, or to go on another day."""
+
+    def __init__(self, config: ExperimentConfig, saved: Saved | None = None) -> None:
+        """Build clients and server anew, or from what was saved."""
+        from fedpohcs.execution import make_executor
+
+        self.config = config
+        self.selector = SELECTORS[config.selector]()
+        if "weighted_advantage" in self.selector.requires:
+            from fedpohcs.heterogeneity import compile_ahead
+
+            threading.Thread(target=compile_ahead, daemon=True).start()
+        record = bool(self.selector.requires - {"mean_return"})
+        self.executor = make_executor(config, record=record, snapshot=saved.clients if saved else None)
+        self.is_new = saved is None
+        self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
+
+    def remaining_rounds(self) -> Iterator[RoundRecord]:
+        """The rounds still to come, one by one; a new run begins with round 0, which evaluates the untrained policy."""
+        from fedpohcs.rounds import evaluate_start, run_round
+
+        config = self.config
+        if self.is_new:
+            self.is_new = False
+            yield evaluate_start(self.state, self.executor)
+        while self.state.round < config.rounds:
+            self.state, record = run_round(self.state, self.executor, self.selector, config.federation, config.seed)
+            yield record
+
+    def snapshot(self) -> Saved:
+        """The present state, which later rounds do not touch."""
+        return Saved(self.state, self.executor.snapshot())
+
+
+def start_training(config: ExperimentConfig) -> Training:
+    """A new run of `config`, in memory."""
+    check_names(config)
+    configure_jax(config.groups)
+    return Training(config)
 
 
 def run_experiment(
@@ -50,6 +102,7 @@ def run_experiment(
     *,
     overwrite: bool = False,
     observers: Sequence[Observer] = (),
+    checkpoint_every: int = 1,
 ) -> History:
     """Train a federation as `config` says, and store the run in `out` if given.
 
@@ -58,51 +111,89 @@ def run_experiment(
         out: run folder; must not hold a run yet unless `overwrite`.
         overwrite: replace the run that is there.
         observers: told of every round.
+        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
     """
     check_names(config)
-    folder = RunFolder.create(Path(out), config, overwrite=overwrite) if out is not None else None
-    records: list[RoundRecord] = []
-    params: Params = None
+    _check_cadence(checkpoint_every)
+    if out is None:
+        return _run_all(start_training(config), None, observers, 0)
+    with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
+        return _run_all(start_training(config), folder, observers, checkpoint_every)
+
+
+def resume_experiment(
+    path: Path | str,
+    *,
+    rounds: int | None = None,
+    observers: Sequence[Observer] = (),
+    checkpoint_every: int = 1,
+) -> History:
+    """Go on with a run that stopped, from its last checkpoint, as if it never had. History holds the new rounds only.
+
+    Args:
+        path: the run folder.
+        rounds: in all; None: as many as the run was to have.
+        observers: told of every new round.
+        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+    """
+    _check_cadence(checkpoint_every)
+    with RunFolder.reopen(Path(path), rounds) as folder:
+        check_names(folder.config)
+        training = _continue_training(folder)
+        return _run_all(training, folder, observers, checkpoint_every)
+
+
+def _check_cadence(checkpoint_every: int) -> None:
+    require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "must be 0 or more")
+
+
+def _continue_training(folder: RunFolder) -> Training:
+    """Where the newest sound checkpoint leaves off; from the start if none was written."""
+    configure_jax(folder.config.groups)
+    # The types a checkpoint names must be loaded before it is read.
+    import fedpohcs.execution.clients
+    import fedpohcs.heterogeneity.prediction  # noqa: F401
+
+    checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
+    folder.cut_after(checkpoint.round if checkpoint else -1)
+    return Training(folder.config, checkpoint.state if checkpoint else None)
+
+
+def _run_all(
+    training: Training, folder: RunFolder | None, observers: Sequence[Observer], checkpoint_every: int
+) -> History:
+    """All remaining rounds, each stored and shown before the next begins."""
+    config, records = training.config, []
+    writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
     for observer in observers:
         observer.on_start(config)
     try:
-        for state, record in iterate_rounds(config):
-            params = state.params
+        for record in training.remaining_rounds():
             records.append(record)
             if folder is not None:
                 folder.append(record)
+            due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)
+            if writer is not None and due:
+                writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
             for observer in observers:
                 observer.on_round(record)
     finally:
         for observer in observers:
             observer.on_finish()
+        training.executor.close()
+        if writer is not None:
+            writer.close()
     if folder is not None:
-        folder.save_policy(params)
-    return History(config, records, params)
+        folder.save_policy(training.state.params, training.executor.state.filters)
+        keep_newest(folder.path, 1)
+    return History(config, records, training.state.params)
 
 
-def iterate_rounds(config: ExperimentConfig) -> Iterator[tuple[ServerState, RoundRecord]]:
-    """The rounds of an experiment, one by one, starting with the evaluation of the untrained policy."""
-    from fedpohcs.execution.devices import configure_jax
+def configure_jax(groups: int) -> None:
+    """Set JAX up before it is first used. Imported here, because JAX itself takes a while."""
+    from fedpohcs.execution import devices
 
-    configure_jax(config.groups)
-    from fedpohcs.execution import make_executor
-    from fedpohcs.rounds import evaluate_start, run_round
-
-    selector = SELECTORS[config.selector]()
-    if "weighted_advantage" in selector.requires:
-        from fedpohcs.heterogeneity import compile_ahead
-
-        threading.Thread(target=compile_ahead, daemon=True).start()
-    executor = make_executor(config, record=bool(selector.requires - {"mean_return"}))
-    try:
-        state = ServerState(0, executor.initial_params(), selector.init())
-        yield state, evaluate_start(state, executor)
-        for _ in range(config.rounds):
-            state, record = run_round(state, executor, selector, config.federation, config.seed)
-            yield state, record
-    finally:
-        executor.close()
+    devices.configure_jax(groups)
 
 
 def check_names(config: ExperimentConfig) -> None:

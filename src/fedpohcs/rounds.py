@@ -11,7 +11,16 @@ from fedpohcs.config import FederationConfig
 from fedpohcs.execution.base import Executor
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.selection import Question, Selection, Selector
-from fedpohcs.types import ClientIds, ClientUpdates, Evaluation, RoundRecord, ServerState, Vector
+from fedpohcs.types import (
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    Evaluation,
+    RoundRecord,
+    ServerState,
+    Vector,
+    WeightedAdvantage,
+)
 
 NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
 
@@ -45,6 +54,7 @@ def run_round(
         rejected=rejected,
         evaluation=evaluation,
         seconds=clock.seconds,
+        upload_bytes=upload_bytes(metrics),
     )
     return ServerState(state.round + 1, params, selector_state), record
 
@@ -78,6 +88,17 @@ def update_weight(updates: ClientUpdates, weight: Vector, federation: Federation
     if federation.update_weights == "steps":
         return updates.steps.astype(float)
     return np.where(updates.steps > 0, weight[updates.client], 0.0)
+
+
+def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:
+    """What each client that was asked sent: scalars, and the arrays of its table."""
+    scalars = sum(metric.itemsize for metric in (metrics.mean_return, metrics.gradient_norm) if metric is not None)
+    tables = metrics.weighted_advantage or [None] * len(metrics.client)
+    return {int(client): scalars + _nbytes(table) for client, table in zip(metrics.client, tables, strict=True)}
+
+
+def _nbytes(table: WeightedAdvantage | None) -> int:
+    return 0 if table is None else sum(array.nbytes for array in (table.pair, table.value, *(table.fill or ())))
 
 
 class PhaseClock:

@@ -4,12 +4,15 @@
 byte. What depends on the machine is kept apart, in `origin.json` and `timings.csv`.
 """
 
-import csv
+import dataclasses
+import fcntl
+import io
 import json
 import os
 import platform
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpohcs import __version__
+from fedpohcs.checkpoints import replace_file
 from fedpohcs.config import ExperimentConfig, from_dict, to_dict
-from fedpohcs.errors import UserError
+from fedpohcs.errors import UserError, require
 from fedpohcs.types import Params, RoundRecord, Vector
 
 ROUND_COLUMNS = (
@@ -41,6 +45,8 @@ ROUND_COLUMNS = (
 CLIENT_COLUMNS = ("round", "client", "role", "metric", "value")
 PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
 TIMING_COLUMNS = ("round", *PHASES)
+TABLES = {"rounds": ROUND_COLUMNS, "clients": CLIENT_COLUMNS, "timings": TIMING_COLUMNS}
+FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
 LAST_ROUNDS = 10  # that count as the end of a run
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
 _INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
@@ -48,17 +54,53 @@ _REPORTED_PACKAGES = ("jax", "jaxlib", "optax", "numpy", "scipy", "numba")
 
 
 class RunFolder:
-    """The writer. Made by `create`; every round is on disk as soon as `append` returns."""
+    """The writer. Made by `create` or `reopen`; every round is in its files as soon as `append` returns.
+
+    It holds a lock on the folder until `close`, or until its process ends in whatever way.
+    """
+
+    _lock: int | None = None
 
     def __init__(self, path: Path, config: ExperimentConfig) -> None:
         self.path = path
         self.config = config
+        self._lock = _lock(path)
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others write. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    __del__ = close
+
+    @classmethod
+    def reopen(cls, path: Path, rounds: int | None = None) -> "RunFolder":
+        """A run that stopped, to go on with it, up to another number of rounds if that is wanted."""
+        path = Path(path)
+        config = read_config(path)
+        folder = cls(path, config)
+        if rounds is not None and rounds != config.rounds:
+            last = folder.last_round()
+            require(rounds >= last, "rounds", rounds, f"must not be below the {last} rounds that are there")
+            folder.config = dataclasses.replace(config, rounds=rounds)
+            replace_file(path / "config.json", _json(to_dict(folder.config)).encode())
+        return folder
 
     @classmethod
     def create(cls, path: Path, config: ExperimentConfig, overwrite: bool = False) -> "RunFolder":
         """Make the folder with its config, origin and empty tables; all of it or nothing."""
         path = Path(path)
         check_free(path, overwrite)
+        if is_run(path):
+            os.close(_lock(path))  # nobody may be writing what is about to be replaced
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
@@ -73,20 +115,74 @@ class RunFolder:
 
     def append(self, record: RoundRecord) -> None:
         """Write one round. `rounds.csv` comes last: a round is complete when it is listed there."""
-        _append(self.path / "clients.csv", _client_rows(record))
-        _append(self.path / "timings.csv", [_timing_row(record)])
-        _append(self.path / "rounds.csv", [_round_row(record, self.config)])
+        self._append("clients", _client_rows(record))
+        self._append("timings", [_timing_row(record)])
+        self._append("rounds", [_round_row(record, self.config)])
 
-    def save_policy(self, params: Params) -> None:
-        """Write every array of `params` to `policy.npz`, named by its place in the tree."""
-        import jax
+    def _append(self, table: str, rows: Iterable[Iterable[object]]) -> None:
+        path = self.path / f"{table}.csv"
+        text = "".join(",".join(map(_cell, row)) + "\n" for row in rows)
+        if not path.exists():  # somebody removed it: keep what is still to come
+            if table not in self._warned:
+                warnings.warn(f"{path} has vanished; a new one is begun", stacklevel=3)
+                self._warned.add(table)
+            text = ",".join(TABLES[table]) + "\n" + text
+        try:
+            with path.open("a", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError as error:
+            remedy = "Rounds up to the last checkpoint are safe: fedpohcs resume goes on from there."
+            raise UserError(f"{path} cannot be written ({len(text)} bytes): {error.strerror}. {remedy}") from error
 
-        leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-        arrays: dict[str, Any] = {name: np.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
-        unfinished = self.path / "policy.partial.npz"
-        np.savez(unfinished, **arrays)
-        unfinished.replace(self.path / "policy.npz")
+    def last_round(self) -> int:
+        """The last round that is complete; -1 if there is none."""
+        ends = _round_ends((self.path / "rounds.csv").read_bytes())
+        return max(ends, default=-1)
+
+    def cut_after(self, round_number: int) -> None:
+        """Drop what later rounds wrote: they are run again."""
+        for name in TABLES:
+            path = self.path / f"{name}.csv"
+            data = path.read_bytes()
+            ends = _round_ends(data)
+            header = data.find(b"\n") + 1
+            os.truncate(path, max((end for number, end in ends.items() if number <= round_number), default=header))
+
+    def save_policy(self, params: Params, filters: Any = None) -> None:
+        """Write every array of `params`, and of the clients' `filters`, to `policy.npz`, named by its place."""
+        arrays = _named_arrays(params) | _named_arrays({"filters": filters})
+        data = io.BytesIO()
+        np.savez(data, allow_pickle=False, **arrays)
+        replace_file(self.path / "policy.npz", data.getvalue())
+
+
+def _named_arrays(tree: Any) -> dict[str, Any]:
+    import jax
+
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _lock(path: Path) -> int:
+    """An open lock on the folder, which the system drops when the process ends."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise UserError(f"run (={str(path)!r}) is being written by another process. Wait for it or stop it.") from error
+    return descriptor
+
+
+def _round_ends(data: bytes) -> dict[int, int]:
+    """Where the last complete row of each round ends in a table, by round."""
+    ends, place = {}, 0
+    for line in data.splitlines(keepends=True):
+        place += len(line)
+        number, _, _ = line.partition(b",")
+        if number.isdigit() and line.endswith(b"\n"):
+            ends[int(number)] = place
+    return ends
 
 
 def is_run(path: Path) -> bool:
@@ -110,20 +206,14 @@ def check_free(path: Path, overwrite: bool = False) -> None:
 
 def _write_start(path: Path, config: ExperimentConfig) -> None:
     path.mkdir()
-    _write_json(path / "config.json", to_dict(config))
-    _write_json(path / "origin.json", describe_origin())
-    for name, columns in (("rounds", ROUND_COLUMNS), ("clients", CLIENT_COLUMNS), ("timings", TIMING_COLUMNS)):
+    for name, values in (("config", to_dict(config)), ("origin", describe_origin())):
+        (path / f"{name}.json").write_text(_json(values), encoding="utf-8")
+    for name, columns in TABLES.items():
         (path / f"{name}.csv").write_text(",".join(columns) + "\n", encoding="utf-8")
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-
-def _append(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    text = "".join(",".join(map(_cell, row)) + "\n" for row in rows)
-    with path.open("a", encoding="utf-8", newline="") as file:
-        file.write(text)
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
 
 
 def _cell(value: object) -> str:
@@ -158,6 +248,7 @@ def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
 def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
     returns = record.evaluation.mean_return
     tables = (
+        ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values()}),
         ("candidate", record.candidates, record.selection.scores),
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
@@ -242,23 +333,38 @@ class Run:
         return np.bincount(chosen, minlength=self.config.federation.num_clients)
 
 
-def load_run(path: Path) -> Run:
-    """Read a run folder. A round that was cut off while it was written is left out."""
-    path = Path(path)
+def read_config(path: Path) -> ExperimentConfig:
+    """The config of a run folder."""
     if not is_run(path):
         raise UserError(f"run (={str(path)!r}) is not a run folder: it lacks config.json, origin.json or rounds.csv.")
     try:
-        config = from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        return from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+    except (UserError, ValueError, TypeError, OSError) as error:
+        raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
+
+
+def load_run(path: Path) -> Run:
+    """Read a run folder. A round that was cut off while it was written is left out."""
+    path = Path(path)
+    config = read_config(path)
+    try:
         origin = json.loads((path / "origin.json").read_text(encoding="utf-8"))
         rounds = _read_table(path / "rounds.csv", ROUND_COLUMNS)
         clients = _read_table(path / "clients.csv", CLIENT_COLUMNS)
         timings = _read_table(path / "timings.csv", TIMING_COLUMNS)
-    except (ValueError, TypeError, OSError) as error:
+    except (UserError, ValueError, OSError) as error:
         raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
     num_rounds = len(rounds["round"])
     if num_rounds == 0:
         raise UserError(f"run (={str(path)!r}) holds no rounds yet.")
-    return Run(path, config, origin, rounds, _until(clients, num_rounds), _until(timings, num_rounds))
+    return Run(path, config, origin, _filled(rounds), _until(clients, num_rounds), _until(timings, num_rounds))
+
+
+def _filled(rounds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Rounds after which nobody was evaluated show the returns of the evaluation before."""
+    evaluated = ~np.isnan(rounds["mean_return"])
+    latest = np.maximum.accumulate(np.where(evaluated, np.arange(len(evaluated)), 0))
+    return {name: column[latest] if name.endswith("_return") else column for name, column in rounds.items()}
 
 
 def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray[Any]]:
@@ -267,15 +373,16 @@ def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray
 
 
 def _read_table(path: Path, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    if not rows or tuple(rows[0]) != columns:
+    """Columns by name. All cells are split at once: a report reads hundreds of thousands of rows."""
+    text = path.read_text(encoding="utf-8")
+    header, _, body = text[: text.rfind("\n") + 1].partition("\n")  # what follows the last line end was cut off
+    if header != ",".join(columns):
         raise UserError(f"{path.name} must start with the columns {','.join(columns)}.")
-    body = rows[1:]
-    if body and len(body[-1]) != len(columns):
-        del body[-1]
+    if body.count(",") != body.count("\n") * (len(columns) - 1):
+        raise UserError(f"{path.name} must have {len(columns)} columns in every row.")
+    cells = body.replace("\n", ",").split(",")[:-1]
     return {
-        name: np.array([row[index] for row in body], dtype=_column_type(name)) for index, name in enumerate(columns)
+        name: np.array(cells[index :: len(columns)], dtype=_column_type(name)) for index, name in enumerate(columns)
     }
 
 

@@ -90,3 +90,4 @@ class RoundRecord(NamedTuple):
     rejected: ClientIds
     evaluation: Evaluation
     seconds: Mapping[str, float]
+    upload_bytes: Mapping[int, int] = {}  # what each client that was asked sent in phase one

@@ -9,7 +9,7 @@ from fedpohcs.config import ExperimentConfig, FederationConfig
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.execution.mapping import ClientError, OneByOneMap
-from fedpohcs.experiment import iterate_rounds
+from fedpohcs.experiment import start_training
 from fedpohcs.heterogeneity import heterogeneity, learning_potential, stack_tables
 from fedpohcs.presets import preset
 from fedpohcs.selection import SELECTORS
@@ -20,7 +20,7 @@ CONFIG = replace(preset("tabular"), rounds=3, federation=SMALL)
 
 
 def records_of(config: ExperimentConfig) -> list[RoundRecord]:
-    return [record for _, record in iterate_rounds(config)]
+    return list(start_training(config).remaining_rounds())
 
 
 @pytest.mark.parametrize("selector", SELECTORS)

@@ -195,7 +195,10 @@ def test_thinned_evaluation_leaves_the_rest_of_the_round_as_it_is(tmp_path: Path
         evaluated = [len(record.evaluation.client) for record in history.records]
         assert evaluated == [5, 0, 5, 0]
         run = load_run(tmp_path / selector)
-        assert np.isnan(run.rounds["mean_return"]).tolist() == [False, True, False, True]
+        returns = run.rounds["mean_return"]
+        assert returns.tolist() == [returns[0], returns[0], returns[2], returns[2]]
+        assert ",nan,nan,nan,nan," in (tmp_path / selector / "rounds.csv").read_text()
+        np.testing.assert_array_equal(np.isnan(history.mean_returns), [False, True, False, True])
         assert run.rounds["evaluation_steps"].tolist()[1] == 0
         for record in history.records[1:]:
             assert all(np.isfinite(scores).all() for scores in record.selection.scores.values())

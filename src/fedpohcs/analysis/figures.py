@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpohcs.analysis.groups import Group, by_level
-from fedpohcs.analysis.tables import confidence_interval
+from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.errors import UserError
 from fedpohcs.storage import LAST_ROUNDS
 
@@ -58,12 +58,9 @@ def _draw_curve(axis: Axes, group: Group, index: int) -> None:
     returns = group.mean_returns
     rounds = np.arange(returns.shape[1])
     colour = COLOURS[index % len(COLOURS)]
-    intervals = [confidence_interval(column) for column in returns.T]
-    mean = np.array([interval.mean for interval in intervals])
-    half_width = np.array([interval.half_width for interval in intervals])
-    axis.plot(rounds, mean, color=colour, linestyle=LINE_STYLES[index % len(LINE_STYLES)], label=group.label)
+    axis.plot(rounds, returns.mean(0), color=colour, linestyle=LINE_STYLES[index % len(LINE_STYLES)], label=group.label)
     if len(returns) > 1:
-        axis.fill_between(rounds, mean - half_width, mean + half_width, color=colour, alpha=0.18, linewidth=0)
+        axis.fill_between(rounds, *bootstrap_limits(returns), color=colour, alpha=0.18, linewidth=0)
 
 
 def _limit_bands(axis: Axes) -> None:

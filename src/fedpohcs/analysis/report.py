@@ -1,100 +1,203 @@
-"""One HTML file that says what a set of runs reached. It needs nothing but itself."""
+"""One HTML page that says what a set of runs reached. It needs nothing but itself: no server, no network.
+
+Python gathers the numbers into one JSON document, in which long arrays are base64; the scripts in `page/` draw them.
+`fedpohcs watch` serves the same page and the same document.
+"""
 
 import base64
 import json
 from collections.abc import Sequence
 from html import escape
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from fedpohcs.analysis.figures import participation, return_by_round, to_svg
-from fedpohcs.analysis.groups import Group
-from fedpohcs.analysis.tables import Table, statistics_tables, timings_table
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpohcs import __version__
+from fedpohcs.analysis.communication import traffic
+from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.statistics import bootstrap_limits
+from fedpohcs.analysis.tables import CLOCKS, make_scope, statistics_tables, summarise
 from fedpohcs.config import to_dict
 from fedpohcs.errors import UserError
+from fedpohcs.storage import LAST_ROUNDS, Run
 
-STYLE = """
-:root { color-scheme: light dark; --text: #1b1f24; --soft: #59636e; --line: #d1d9e0; --page: #fff; --card: #f6f8fa; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6edf3; --soft: #9198a1; --line: #3d444d; --page: #0d1117; --card: #151b23; } }
-body { margin: 0 auto; padding: 1.5rem; max-width: 62rem; font: 16px/1.5 system-ui, sans-serif;
-  color: var(--text); background: var(--page); }
-h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-p, figcaption, caption { color: var(--soft); }
-figure { margin: 0; } figure img { max-width: 100%; height: auto; background: #fff; border-radius: 6px; }
-.scroll { overflow-x: auto; margin-bottom: 1.25rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; padding: .3rem 0; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-details { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .5rem 1rem;
-  margin: .5rem 0; }
-pre { overflow-x: auto; font-size: .8rem; }
-@media print { body { max-width: none; padding: 0; } figure, table { break-inside: avoid; } details { display: none; } }
-"""
+SCRIPTS = ("charts.js", "overview.js", "inside.js", "report.js")  # the last one starts
+MIRRORED_METRICS = {"similarity"}  # minus the heterogeneity: nothing a reader does not see already
+NOT_A_NUMBER = 65_535  # among numbers of 16 bits
 
 
-def write_report(groups: Sequence[Group], path: Path, title: str = "Client selection compared") -> None:
+def write_report(
+    groups: Sequence[Group],
+    path: Path,
+    title: str = "Client selection compared",
+    thresholds: Sequence[float] | None = None,
+) -> None:
     """Write the report of `groups` to `path`."""
+    text = render_report(groups, title, thresholds)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render_report(groups, title), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
 
 
-def render_report(groups: Sequence[Group], title: str) -> str:
+def render_report(groups: Sequence[Group], title: str, thresholds: Sequence[float] | None = None) -> str:
     """The report as one HTML document."""
-    curves = _image(to_svg(return_by_round(groups)), "Mean return by round for every group")
-    histogram = _image(to_svg(participation(groups)), "Selections and final return of every client for every group")
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(_describe(groups))}</p>",
-        "<h2>Return by round</h2>",
-        _figure(curves, "Mean return over all clients, averaged over seeds; bands are 95 % confidence intervals."),
-        "<h2>Statistics</h2>",
-        *(_table(table) for table in statistics_tables(groups)),
-        "<p>Mean over seeds ± half the 95 % Student-t interval; “-”: the run is too short, or not comparable.</p>",
-        "<h2>Who trains, and who gains</h2>",
-        _figure(histogram, "Bars: selections a round. Points: mean return of the last ten rounds. Ids count from 1."),
-        "<h2>Time</h2>",
-        _table(timings_table(groups)),
-        "<h2>Configuration and origin</h2>",
-        *(_details(group) for group in groups),
-    ]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    head += f"<title>{escape(title)}</title><style>{STYLE}</style>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n"
+    return render_page(report_data(groups, thresholds), title)
 
 
-def _describe(groups: Sequence[Group]) -> str:
-    runs = [run for group in groups for run in group.runs]
-    worlds = ", ".join(dict.fromkeys(f"{group.world} ({group.level})" for group in groups))
-    unfinished = sum(not run.complete for run in runs)
-    note = f" {unfinished} of them stopped early." if unfinished else ""
-    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    return f"{count} on {worlds}, started {min(run.origin['started'] for run in runs)}.{note}"
+def render_page(data: dict[str, Any], title: str) -> str:
+    """The page around a document of `report_data`."""
+    page = resources.files("fedpohcs.analysis") / "page"
+    parts = {
+        "style": (page / "style.css").read_text(encoding="utf-8"),
+        "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "data": to_json(data).replace("</", "<\\/"),  # or the text could end the script element
+        "title": escape(title),
+    }
+    first, *rest = (page / "report.html").read_text(encoding="utf-8").split("{{")
+    pieces = (piece.split("}}", 1) for piece in rest)  # in one pass: what is put in is not searched again
+    return first + "".join(parts[name] + tail for name, tail in pieces)
 
 
-def _image(svg: bytes, description: str) -> str:
-    """As a data URI, so that the ids inside one drawing cannot meet those of another."""
-    data = base64.b64encode(svg).decode("ascii")
-    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(description)}">'
+def to_json(data: dict[str, Any]) -> str:
+    """Without spaces; no NaN gets here."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def _figure(image: str, caption: str) -> str:
-    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+def report_data(
+    groups: Sequence[Group], thresholds: Sequence[float] | None = None, *, live: bool = False
+) -> dict[str, Any]:
+    """Everything the page shows."""
+    panels = by_level(groups)
+    return {
+        "version": __version__,
+        "live": live,
+        "lastRounds": LAST_ROUNDS,
+        "clocks": list(CLOCKS),
+        "labels": list(dict.fromkeys(group.label for group in groups)),
+        "started": min((run.origin["started"] for group in groups for run in group.runs), default=None),
+        "panels": [_panel(world, level, members, thresholds) for (world, level), members in panels.items()],
+    }
 
 
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.headers)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in table.rows)
-    caption = f"<caption>{escape(table.title)}</caption>"
-    return f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence[float] | None) -> dict[str, Any]:
+    scope = make_scope(groups, thresholds)
+    return {
+        "world": world,
+        "level": level,
+        "thresholds": scope.thresholds,
+        "tables": [table._asdict() for table in statistics_tables(groups, thresholds=thresholds)],
+        "groups": [_group(group) for group in groups],
+        "intervals": {
+            group.label: {
+                name: [_number(x) for x in interval[:3]]
+                for name, interval in summarise(group, scope).items()
+                if "share" not in name
+            }
+            for group in groups
+        },
+    }
 
 
-def _details(group: Group) -> str:
-    seeds = ", ".join(str(run.config.seed) for run in group.runs)
-    summary = escape(f"{group.label} ({group.world}, {group.level}), seeds {seeds}")
+def _group(group: Group) -> dict[str, Any]:
+    returns = group.mean_returns
+    length = returns.shape[1]
+    low, high = bootstrap_limits(returns)
     first = group.runs[0]
-    text = json.dumps({"config": to_dict(first.config), "origin": first.origin}, indent=2)
-    return f"<details><summary>{summary}</summary><pre>{escape(text)}</pre></details>"
+    return {
+        "label": group.label,
+        "mean": _floats(returns.mean(0)),
+        "low": _floats(low),
+        "high": _floats(high),
+        "clocks": {
+            name: _floats(np.mean([clock(run)[:length] for run in group.runs], axis=0))
+            for name, clock in CLOCKS.items()
+        },
+        "participation": _floats(_selections_a_round(group)),
+        "finalReturns": _floats(np.mean([run.final_returns for run in group.runs], axis=0)),
+        "seconds": _median_by_phase([_seconds(run) for run in group.runs]),
+        "bytes": _median_by_phase([{k: v[1:] for k, v in traffic(run)._asdict().items()} for run in group.runs]),
+        "runs": [_run(run) for run in group.runs],
+        "config": to_dict(first.config),
+        "origin": first.origin,
+    }
+
+
+def _selections_a_round(group: Group) -> np.ndarray[Any, Any]:
+    num_rounds = sum(len(run.rounds["round"]) - 1 for run in group.runs)
+    return np.sum([run.times_selected for run in group.runs], axis=0) / max(num_rounds, 1)
+
+
+def _seconds(run: Run) -> dict[str, Any]:
+    """By phase; round 0 only evaluates."""
+    return {name: column[1:] for name, column in run.timings.items() if name not in ("round", "total")}
+
+
+def _median_by_phase(by_run: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    joined = {phase: np.concatenate([run[phase] for run in by_run]) for phase in by_run[0]}
+    return {phase: _number(np.median(values)) if len(values) else None for phase, values in joined.items()}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    candidates = [ids.split() for ids in run.rounds["candidates"]]
+    selected = [set(ids.split()) for ids in run.rounds["selected"]]
+    pairs = list(zip(candidates, selected, strict=True))
+    return {
+        "seed": run.config.seed,
+        "rounds": len(run.rounds["round"]) - 1,
+        "totalRounds": run.config.rounds,
+        "numClients": run.config.federation.num_clients,
+        "rejected": int(run.rounds["num_rejected"].sum()),
+        "mean": _floats(run.rounds["mean_return"]),
+        "returns": _quantised(run.client_returns),
+        "counts": _encode(np.array([len(ids) for ids in candidates]), "<u2"),
+        "candidates": _encode(np.array([int(client) for ids in candidates for client in ids]), "<u2"),
+        "selected": _encode(np.array([client in chosen for ids, chosen in pairs for client in ids]), "u1"),
+        "scores": _scores(run),
+    }
+
+
+def _scores(run: Run) -> dict[str, str]:
+    """What each candidate scored, in the order of rounds and, within a round, of `candidates`."""
+    table = run.clients
+    is_score = table["role"] == "candidate"
+    places = {
+        (number, client): place
+        for place, (number, client) in enumerate(
+            (number, int(client)) for number, ids in enumerate(run.rounds["candidates"]) for client in ids.split()
+        )
+    }
+    scores = {}
+    for metric in dict.fromkeys(table["metric"][is_score].tolist()):
+        if metric in MIRRORED_METRICS:
+            continue
+        rows = is_score & (table["metric"] == metric)
+        values = np.full(len(places), np.nan, np.float32)
+        keys = zip(table["round"][rows].tolist(), table["client"][rows].tolist(), strict=True)
+        values[[places[key] for key in keys]] = table["value"][rows]
+        scores[metric] = _encode(values, "<f4")
+    return scores
+
+
+def _quantised(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Numbers of 16 bits between the extremes: half the size, and finer than eyes see."""
+    finite = np.isfinite(values)
+    low, high = (float(values[finite].min()), float(values[finite].max())) if finite.any() else (0.0, 0.0)
+    steps = np.where(finite, (values - low) / ((high - low) or 1.0) * (NOT_A_NUMBER - 1), NOT_A_NUMBER)
+    return {"low": low, "high": high, "steps": _encode(np.round(steps), "<u2")}
+
+
+def _floats(values: ArrayLike) -> str:
+    return _encode(np.asarray(values), "<f4")
+
+
+def _encode(values: np.ndarray[Any, Any], kind: str) -> str:
+    return base64.b64encode(values.astype(kind).tobytes()).decode("ascii")
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,32 +1,65 @@
-"""What runs reached, over seeds: means with 95 % Student-t intervals, and paired differences to a reference."""
+"""What runs reached, over seeds: means with 95 % bootstrap intervals, times to thresholds, and paired differences.
+
+A `Scope` says what the runs of a level are measured by. Thresholds come from the user, from the world, or from the
+runs themselves; none is built in.
+"""
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
-from rich.console import Console
-from rich.table import Table as RichTable
-from scipy.special import stdtrit
 
+from fedpohcs.analysis.communication import traffic
 from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.statistics import (
+    Interval,
+    Reached,
+    first_reached,
+    interquartile_mean,
+    mean_interval,
+    sign_flip_test,
+    summarise_reached,
+)
 from fedpohcs.errors import require_known
+from fedpohcs.presets import RETURN_THRESHOLDS
 from fedpohcs.storage import LAST_ROUNDS, Run
 from fedpohcs.types import Vector
 
-THRESHOLDS = (0, 25, 50, 60)
 PAPER_ID_GROUPS = ((1, 10), (11, 20), (21, 39), (40, 50), (51, 60))
 """Client ids as the paper counts them, from 1; they apply to its sixty clients."""
+SETTLING_ROUNDS = 20
+SHARES_OF_THE_WAY = (0.5, 0.75, 0.9)
+Window = tuple[int, int]
+
+CLOCKS: dict[str, Callable[[Run], Vector]] = {
+    "rounds": lambda run: run.rounds["round"].astype(float),
+    "million training steps": lambda run: np.cumsum(run.rounds["train_steps"]) / 1e6,
+    "minutes": lambda run: np.cumsum(run.timings["total"] - run.timings["evaluate"]) / 60,
+    "megabytes": lambda run: np.cumsum(traffic(run).learning) / 1e6,
+}
+"""What a round costs, counted up. Evaluation is left out of minutes and megabytes: it serves the report alone."""
 
 
-class Interval(NamedTuple):
-    """A mean over seeds and half the width of its 95 % confidence interval; NaN where it is not defined."""
+class Scope(NamedTuple):
+    """By what the runs of one world and level are measured."""
 
-    mean: float
-    half_width: float
-    values: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    windows: tuple[Window, ...]
+    last_round: int  # that all of them have
+
+
+class Difference(NamedTuple):
+    """A statistic minus the reference's, over shared seeds, and the p-value of there being none."""
+
+    interval: Interval
+    p_value: float
+
+    @property
+    def estimate(self) -> float:
+        """The mean difference."""
+        return self.interval.estimate
 
 
 class Table(NamedTuple):
@@ -35,67 +68,118 @@ class Table(NamedTuple):
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    note: str = ""
 
 
-def run_statistics(run: Run) -> dict[str, float]:
-    """The figures of one run by name. NaN: the run is too short. Infinity: never reached."""
+def make_scope(
+    groups: Sequence[Group], thresholds: Sequence[float] | None = None, windows: Sequence[Window] = ()
+) -> Scope:
+    """The scope of groups that share a world and a level."""
+    if thresholds is None:
+        thresholds = RETURN_THRESHOLDS.get(groups[0].world) or derived_thresholds(groups)
+    last_round = min(len(run.rounds["round"]) for group in groups for run in group.runs) - 1
+    return Scope(tuple(thresholds), tuple(windows), last_round)
+
+
+def derived_thresholds(groups: Sequence[Group]) -> tuple[float, ...]:
+    """Half, three and nine tenths of the way from where runs start to where the best group ends, rounded."""
+    start = float(np.mean([group.mean_returns[:, 0].mean() for group in groups]))
+    best = max(float(group.mean_returns[:, -LAST_ROUNDS:].mean()) for group in groups)
+    if best <= start:
+        return ()
+    digits = 1 - int(np.floor(np.log10(best - start)))  # two digits of the way
+    return tuple(dict.fromkeys(round(start + share * (best - start), digits) for share in SHARES_OF_THE_WAY))
+
+
+def run_statistics(run: Run, scope: Scope) -> dict[str, float]:
+    """The figures of one run by name. NaN: the run is too short."""
     returns = run.rounds["mean_return"]
-    changes = np.diff(returns[20:])
+    changes = np.diff(returns[SETTLING_ROUNDS:])
+    area = (0, scope.last_round)
     return {
-        "mean return, rounds 0-50": _window_mean(returns, 0, 50),
-        "mean return, rounds 0-100": _window_mean(returns, 0, 100),
-        "mean return, rounds 91-100": _window_mean(returns, 91, 100),
-        f"mean return, last {LAST_ROUNDS} rounds": float(returns[-LAST_ROUNDS:].mean())
-        if len(returns) > LAST_ROUNDS
-        else np.nan,
-        **{f"first round with mean return >= {level}": _first_round(returns, level) for level in THRESHOLDS},
-        "sd of round-to-round change after round 20": float(changes.std(ddof=1)) if len(changes) > 1 else np.nan,
-        f"clients below 0, last {LAST_ROUNDS} rounds": float((run.final_returns < 0).sum())
-        if len(returns) > LAST_ROUNDS
+        f"mean return, last {LAST_ROUNDS} rounds": _last_mean(returns),
+        f"mean return, rounds 0-{scope.last_round} (area under the curve)": _window_mean(returns, area),
+        **{f"mean return, rounds {a}-{b}": _window_mean(returns, (a, b)) for a, b in scope.windows},
+        **_client_statistics(run, scope),
+        f"sd of round-to-round change after round {SETTLING_ROUNDS}": float(changes.std(ddof=1))
+        if len(changes) > 1
         else np.nan,
         **_selection_shares(run),
     }
 
 
-def confidence_interval(values: ArrayLike) -> Interval:
-    """Mean and half-width of the 95 % Student-t interval; the half-width of a single value is NaN."""
-    values = np.asarray(values, float)
-    if len(values) == 0 or not np.isfinite(values).all():
-        mean = np.inf if np.isinf(values).any() and not np.isnan(values).any() else np.nan
-        return Interval(mean, np.nan, tuple(values.tolist()))
-    half_width = np.nan
-    if len(values) > 1:
-        half_width = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values))
-    return Interval(float(values.mean()), float(half_width), tuple(values.tolist()))
+def _client_statistics(run: Run, scope: Scope) -> dict[str, float]:
+    """How evenly the policy serves the clients at the end."""
+    final = np.sort(run.final_returns)
+    if len(run.rounds["round"]) <= LAST_ROUNDS:
+        final = np.full_like(final, np.nan)
+    tenth = final[: -(-len(final) // 10)]
+    statistics = {
+        "interquartile mean over clients": interquartile_mean(final),
+        "worst client": float(final[0]),
+        "worst tenth of the clients": float(tenth.mean()),
+        "sd over clients": float(final.std()),
+    }
+    if scope.thresholds:
+        lowest = min(scope.thresholds)
+        below = np.nan if np.isnan(final).any() else float((final < lowest).sum())
+        statistics[f"number of clients below {lowest:g}"] = below
+    return {f"{name}, last {LAST_ROUNDS} rounds": value for name, value in statistics.items()}
 
 
-def summarise(group: Group) -> dict[str, Interval]:
+def summarise(group: Group, scope: Scope) -> dict[str, Interval]:
     """Every statistic of a group over its seeds."""
-    by_run = [run_statistics(run) for run in group.runs]
-    return {name: confidence_interval([statistics[name] for statistics in by_run]) for name in by_run[0]}
+    by_run = [run_statistics(run, scope) for run in group.runs]
+    return {name: mean_interval([statistics[name] for statistics in by_run]) for name in by_run[0]}
 
 
-def paired_difference(group: Group, reference: Group) -> dict[str, Interval]:
+def summarise_thresholds(group: Group, scope: Scope) -> dict[str, Reached]:
+    """When each threshold was reached, on every clock."""
+    clocks = {name: [clock(run) for run in group.runs] for name, clock in CLOCKS.items()}
+    returns = [run.rounds["mean_return"] for run in group.runs]
+    return {
+        f"{name} to mean return >= {threshold:g}": summarise_reached(
+            [first_reached(*pair, threshold) for pair in zip(returns, clock, strict=True)]
+        )
+        for threshold in scope.thresholds
+        for name, clock in clocks.items()
+    }
+
+
+def paired_difference(group: Group, reference: Group, scope: Scope) -> dict[str, Difference]:
     """Every statistic minus the reference's with the same seed, over the seeds both have."""
-    ours = {run.config.seed: run_statistics(run) for run in group.runs}
-    theirs = {run.config.seed: run_statistics(run) for run in reference.runs}
+    ours = {run.config.seed: run_statistics(run, scope) for run in group.runs}
+    theirs = {run.config.seed: run_statistics(run, scope) for run in reference.runs}
     seeds = [seed for seed in ours if seed in theirs]
     names = [name for name in next(iter(ours.values())) if name in next(iter(theirs.values()))]
-    return {name: confidence_interval([_minus(ours[s][name], theirs[s][name]) for s in seeds]) for name in names}
+    differences = {name: [ours[seed][name] - theirs[seed][name] for seed in seeds] for name in names}
+    return {name: Difference(mean_interval(d), sign_flip_test(d)) for name, d in differences.items()}
 
 
-def statistics_tables(groups: Sequence[Group], reference: str | None = None) -> list[Table]:
-    """For each level: every statistic by group; with several seeds, then the differences to the reference."""
+def statistics_tables(
+    groups: Sequence[Group],
+    reference: str | None = None,
+    thresholds: Sequence[float] | None = None,
+    windows: Sequence[Window] = (),
+) -> list[Table]:
+    """For each level: every statistic by group, what thresholds took, and the differences to the reference."""
+    if reference is not None:
+        require_known("reference", reference, {group.label for group in groups})
     tables = []
     for (world, level), members in by_level(groups).items():
-        title = f"{world}, {level} heterogeneity, {_count_seeds(members)}"
-        tables.append(_table(title, members, [summarise(group) for group in members]))
+        scope = make_scope(members, thresholds, windows)
+        place = f"{world}, {level} heterogeneity"
+        tables.append(_means_table(f"{place}, {_count_seeds(members)}", members, scope))
+        if scope.thresholds:
+            tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
         base = _find_reference(members, reference)
-        others = [group for group in members if group is not base]
-        if others and len(base.runs) > 1:
-            differences = [paired_difference(group, base) for group in others]
-            title = f"difference to {base.label}, paired by seed ({world}, {level})"
-            tables.append(_without_empty_rows(_table(title, others, differences)))
+        if base is None:
+            note = f"No differences: {place} has no runs of {reference}."
+            tables[-1] = tables[-1]._replace(note=f"{tables[-1].note} {note}".strip())
+        elif len(members) > 1 and len(base.runs) > 1:
+            tables.append(
+                _differences_table(f"difference to {base.label}, paired by seed ({place})", members, base, scope)
+            )
     return tables
 
 
@@ -111,45 +195,48 @@ def timings_table(groups: Sequence[Group]) -> Table:
     return Table("median seconds a round", ("", *phases), tuple(rows))
 
 
-def print_tables(tables: Sequence[Table]) -> None:
-    """Print to the terminal, as wide as it is, or wide enough where there is none."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
-    for table in tables:
-        console.print(to_rich(table), "")
-
-
-def to_rich(table: Table) -> RichTable:
-    """For the terminal."""
-    rendered = RichTable(title=table.title, title_justify="left")
-    for index, header in enumerate(table.headers):
-        rendered.add_column(header, justify="right" if index else "left", overflow="fold")
-    for row in table.rows:
-        rendered.add_row(*row)
-    return rendered
-
-
-def to_markdown(tables: Sequence[Table]) -> str:
-    """GitHub-flavoured Markdown: a heading and a table each."""
-    blocks = []
-    for table in tables:
-        lines = [table.headers, ("---", *("---:" for _ in table.headers[1:])), *table.rows]
-        body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        blocks.append(f"### {table.title}\n\n{body}\n")
-    return "\n".join(blocks)
-
-
-def to_csv(groups: Sequence[Group]) -> str:
-    """Long form, one row for each group and statistic, at full precision."""
+def to_csv(
+    groups: Sequence[Group],
+    reference: str | None = None,
+    thresholds: Sequence[float] | None = None,
+    windows: Sequence[Window] = (),
+) -> str:
+    """Long form, one row for each group and statistic, at full precision. A `+` marks a value that is censored."""
+    if reference is not None:
+        require_known("reference", reference, {group.label for group in groups})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("world", "level", "group", "statistic", "num_seeds", "mean", "half_width_95", "values"))
-    for group in groups:
-        for name, (mean, half_width, values) in summarise(group).items():
-            row = (group.world, group.level, group.label, name, len(values), mean, half_width)
-            writer.writerow((*row, " ".join(map(repr, values))))
+    names = ("world", "level", "group", "reference", "statistic", "summary", "estimate", "low_95", "high_95")
+    writer.writerow((*names, "interquartile_mean", "p_value", "num_seeds", "values"))
+    for (world, level), members in by_level(groups).items():
+        base = _find_reference(members, reference)
+        for group in members:
+            for row in _csv_rows(group, base, make_scope(members, thresholds, windows)):
+                writer.writerow((world, level, group.label, *row))
     return text.getvalue()
+
+
+def _csv_rows(group: Group, base: Group | None, scope: Scope) -> Iterator[tuple[object, ...]]:
+    for name, (mean, low, high, values) in summarise(group, scope).items():
+        row = ("", name, "mean", mean, low, high, interquartile_mean(values), "", len(values))
+        yield (*row, " ".join(map(repr, values)))
+    for name, (median, _, times, reached) in summarise_thresholds(group, scope).items():
+        marked = [f"{time!r}{'' if hit else '+'}" for time, hit in zip(times, reached, strict=True)]
+        yield ("", name, "kaplan-meier median", median, "", "", "", "", len(times), " ".join(marked))
+    if base is not None and base is not group:
+        for name, ((mean, low, high, values), p_value) in paired_difference(group, base, scope).items():
+            row = (
+                base.label,
+                name,
+                "mean difference",
+                mean,
+                low,
+                high,
+                interquartile_mean(values),
+                p_value,
+                len(values),
+            )
+            yield (*row, " ".join(map(repr, values)))
 
 
 def id_groups(num_clients: int) -> list[tuple[int, int]]:
@@ -167,25 +254,21 @@ def _selection_shares(run: Run) -> dict[str, float]:
     return {f"selection share of clients {a}-{b}": float(times[a - 1 : b].sum() / total) for a, b in groups}
 
 
-def _window_mean(returns: Vector, first: int, last: int) -> float:
+def _last_mean(returns: Vector) -> float:
+    return float(returns[-LAST_ROUNDS:].mean()) if len(returns) > LAST_ROUNDS else np.nan
+
+
+def _window_mean(returns: Vector, window: Window) -> float:
+    first, last = window
     return float(returns[first : last + 1].mean()) if len(returns) > last else np.nan
 
 
-def _first_round(returns: Vector, threshold: float) -> float:
-    reached = np.flatnonzero(returns >= threshold)
-    return float(reached[0]) if len(reached) else np.inf
-
-
-def _minus(one: float, other: float) -> float:
-    return one - other if np.isfinite(one) and np.isfinite(other) else np.nan
-
-
-def _find_reference(groups: Sequence[Group], reference: str | None) -> Group:
-    labels = [group.label for group in groups]
+def _find_reference(groups: Sequence[Group], reference: str | None) -> Group | None:
+    """The group of that label; without a name fedavg, or else the first."""
+    by_label = {group.label: group for group in groups}
     if reference is None:
-        reference = "fedavg" if "fedavg" in labels else labels[0]
-    require_known("reference", reference, labels)
-    return groups[labels.index(reference)]
+        return by_label.get("fedavg", groups[0])
+    return by_label.get(reference)
 
 
 def _count_seeds(groups: Sequence[Group]) -> str:
@@ -193,26 +276,68 @@ def _count_seeds(groups: Sequence[Group]) -> str:
     return "1 seed" if counts == [1] else " or ".join(map(str, counts)) + " seeds"
 
 
-def _table(title: str, groups: Sequence[Group], summaries: Sequence[dict[str, Interval]]) -> Table:
+def _means_table(title: str, groups: Sequence[Group], scope: Scope) -> Table:
+    note = "Mean over seeds [95 % bootstrap interval]; “-”: the run is too short."
+    lengths = sorted({len(run.rounds["round"]) - 1 for group in groups for run in group.runs})
+    if len(lengths) > 1:
+        note += f" The runs have {lengths[0]} to {lengths[-1]} rounds."
+    return _table(title, groups, [summarise(group, scope) for group in groups], _show_interval, note)
+
+
+def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Table:
+    note = (
+        "Kaplan-Meier median over seeds, of which k of n reached it; runs that ended before are censored. Minutes and "
+        "megabytes are without evaluation; “-”: not recorded."
+    )
+    return _table(title, groups, [summarise_thresholds(group, scope) for group in groups], _show_reached, note)
+
+
+def _differences_table(title: str, groups: Sequence[Group], base: Group, scope: Scope) -> Table:
+    others = [group for group in groups if group is not base]
+    summaries = [paired_difference(group, base, scope) for group in others]
+    table = _table(title, others, summaries, _show_difference, "")
+    shared = min(len(next(iter(summary.values())).interval.values) for summary in summaries)
+    note = (
+        "Mean [95 % bootstrap interval], p of the exact two-sided sign-flip test. p is not adjusted for the number of "
+        f"comparisons; with {shared} shared seeds it cannot be below {_decimal(2 / 2**shared, 3)}."
+    )
+    return table._replace(rows=tuple(row for row in table.rows if any(cell != "-" for cell in row[1:])), note=note)
+
+
+def _table(
+    title: str, groups: Sequence[Group], summaries: Sequence[dict[str, Any]], show: Callable[[Any, int], str], note: str
+) -> Table:
     names = list(dict.fromkeys(name for summary in summaries for name in summary))
-    rows = tuple((name, *(_show(name, summary.get(name)) for summary in summaries)) for name in names)
-    return Table(title, ("", *(group.label for group in groups)), rows)
+    rows = []
+    for name in names:
+        cells = [summary.get(name) for summary in summaries]
+        digits = _digits([cell.estimate for cell in cells if cell is not None])
+        rows.append((name, *("-" if cell is None or np.isnan(cell.estimate) else show(cell, digits) for cell in cells)))
+    return Table(title, ("", *(group.label for group in groups)), tuple(rows), note)
 
 
-def _without_empty_rows(table: Table) -> Table:
-    return table._replace(rows=tuple(row for row in table.rows if any(cell != "-" for cell in row[1:])))
+def _digits(estimates: Sequence[float]) -> int:
+    """Decimals that suit the numbers of a row: none for whole ones, else about three digits in all."""
+    finite = np.array([estimate for estimate in estimates if np.isfinite(estimate)])
+    if not len(finite) or (finite == np.round(finite)).all():
+        return 0
+    largest = np.abs(finite).max()
+    return 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 0.1 else 4
 
 
-def _show(name: str, interval: Interval | None) -> str:
-    if interval is None or np.isnan(interval.mean) or not interval.values:
-        return "-"
-    if np.isinf(interval.mean):
-        reached = sum(np.isfinite(interval.values))
-        return f"in {reached} of {len(interval.values)}" if reached else "never"
-    counted = len(interval.values) == 1 and name.startswith(("first round", "clients below"))
-    digits = 2 if "share" in name else 0 if counted else 1
-    shown = _decimal(interval.mean, digits)
-    return shown if np.isnan(interval.half_width) else f"{shown} ± {_decimal(interval.half_width, digits)}"
+def _show_interval(interval: Interval, digits: int) -> str:
+    mean, low, high = (_decimal(number, digits) for number in interval[:3])
+    return mean if np.isnan(interval.low) else f"{mean} [{low}, {high}]"
+
+
+def _show_difference(difference: Difference, digits: int) -> str:
+    shown = _show_interval(difference.interval, digits)
+    return shown if np.isnan(difference.p_value) else f"{shown}, p {_decimal(difference.p_value, 3)}"
+
+
+def _show_reached(reached: Reached, digits: int) -> str:
+    median = "not reached" if np.isinf(reached.estimate) else _decimal(reached.estimate, digits)
+    return f"{median} ({reached.num_reached} of {len(reached.times)})"
 
 
 def _decimal(value: float, digits: int) -> str:

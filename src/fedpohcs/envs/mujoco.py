@@ -194,7 +194,7 @@ class MujocoSimulator:
         speed = (position[:, 0] - before) / self.seconds_a_step
         cost = world.control_cost * np.square(action.astype(np.float64)).sum(axis=1)
         # MuJoCo starts a simulation that has diverged anew, and its clock with it.
-        broken = failed | (self.time[lanes] < time)
+        broken = failed | (self.time[lanes] < time + 0.5 * self.seconds_a_step)
         reward = speed + world.healthy_bonus * healthy - cost
         return Moved(self._observation(position, velocity), reward, ~healthy, broken)
 

@@ -27,7 +27,6 @@ class Executor(Protocol):
         """Play with the given parameters."""
         ...
 
-    @property
-    def state(self) -> Any:
-        """Everything the clients carry from round to round, as a pytree."""
+    def snapshot(self) -> Any:
+        """Everything the clients carry from round to round that this side must store, as a tree of arrays."""
         ...

@@ -1,7 +1,7 @@
 """Clients on this machine: what they keep between rounds, what they are measured by, and how they are asked."""
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
@@ -47,7 +47,10 @@ class ClientState(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What some clients are asked to play, and how its draws are named."""
+    """What some clients are asked to play, and how its draws are named.
+
+    Enough to play it again, step by step, in a fraction of the bytes of what was played.
+    """
 
     params: Params
     purpose: Purpose
@@ -58,15 +61,23 @@ class Asked(NamedTuple):
     steps_per_episode: int | None = None  # nobody reads more of an episode than this; None: all
 
 
+class Snapshot(NamedTuple):
+    """All that the clients carry from round to round. Recorded episodes are kept as what was asked for."""
+
+    state: ClientState
+    plays: list[Asked]
+
+
 class LocalExecutor(ABC):
     """Keeps and measures the clients. How they play and train is left to the executor of each kind of world."""
 
-    def __init__(self, config: ExperimentConfig, *, record: bool = True) -> None:
-        """Build the population and warm up its filters.
+    def __init__(self, config: ExperimentConfig, *, record: bool = True, snapshot: Snapshot | None = None) -> None:
+        """Build the population, and warm up its filters or take them from a snapshot.
 
         Args:
             config: of the experiment.
             record: keep episodes, which measuring tables or gradients reads.
+            snapshot: of an earlier executor of the same config, to go on where that one stood.
         """
         self.config = config
         self.num_clients = config.federation.num_clients
@@ -75,10 +86,14 @@ class LocalExecutor(ABC):
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
+        self.plays: list[Asked] = []  # that the recorded episodes come from
         self.record = record
         self.discretise = find_discretiser(config.modelling.discretiser)
         self._start()
-        self.state = self._initial_state()
+        if snapshot is None:
+            self.state = self._initial_state()
+        else:
+            self._restore(snapshot)
 
     @abstractmethod
     def _start(self) -> None:
@@ -107,7 +122,8 @@ class LocalExecutor(ABC):
         """Play, update the filters, and remember the episodes."""
         episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
         asked = Asked(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
-        result = self._play(asked, remember=self.record and self.config.modelling.episodes is None)
+        remember = self.record and self.config.modelling.episodes is None
+        result = self._play_recorded(asked) if remember else self._play(asked, remember=False)
         could = result.steps > 0
         done = take_clients(result, could)
         self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
@@ -163,9 +179,24 @@ class LocalExecutor(ABC):
         if round_number % federation.evaluation_every:
             remember = bool(names & FROM_EPISODES) and modelling.episodes is None
             if remember or "mean_return" in names:
-                result = self._play(asked(federation.evaluation_episodes, None), remember=remember)
+                wanted = asked(federation.evaluation_episodes, None)
+                result = self._play_recorded(wanted) if remember else self._play(wanted, remember=False)
                 could = result.steps > 0
                 self._store(clients[could], mean_return=result.mean_return[could])
+
+    def snapshot(self) -> Snapshot:
+        """The present state, which later rounds do not touch."""
+        return Snapshot(jax.tree.map(np.copy, self.state), list(self.plays))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self.state = snapshot.state
+        for asked in snapshot.plays:
+            self._play_recorded(asked)
+
+    def _play_recorded(self, asked: Asked) -> Evaluated:
+        """What measuring will look back on in later rounds."""
+        self.plays = _plays_in_use([*self.plays, asked], self.config.modelling.history_rounds)
+        return self._play(asked, remember=True)
 
     def _initial_state(self) -> ClientState:
         params = self.initial_params()
@@ -241,6 +272,18 @@ class LocalExecutor(ABC):
             for start in range(0, len(padded), DISTRIBUTION_ROWS)
         ]
         return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
+
+
+def _plays_in_use(plays: list[Asked], history_rounds: int) -> list[Asked]:
+    """Without the plays of which no client holds an episode any more."""
+    newer: Counter[int] = Counter()
+    kept = []
+    for asked in reversed(plays):
+        clients = asked.clients.tolist()
+        if any(newer[client] < history_rounds for client in clients):
+            kept.append(asked)
+        newer.update(clients)
+    return kept[::-1]
 
 
 def find_discretiser(name: str | None) -> Callable[[np.ndarray], Any] | None:

@@ -54,6 +54,13 @@ def standard_deviation(moments: Moments, xp: Any) -> Any:
     return xp.where(std > SMALLEST_STD, std, 1.0)
 
 
+def stored_filters(filters: Filters) -> dict[str, np.ndarray]:
+    """The observation filters of all clients as `policy.npz` has them and `fedpohcs.policy` reads them."""
+    seen, mean, squares = (np.asarray(array) for array in filters.observation)
+    variance = squares / np.maximum(seen, 1)[:, None]
+    return {"filters/mean": mean, "filters/variance": variance, "filters/count": seen}
+
+
 def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
     """z-score, clipped. NumPy or JAX, as the observation is."""
     xp = observation.__array_namespace__()

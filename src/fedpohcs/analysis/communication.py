@@ -1,0 +1,86 @@
+"""Bytes on the wire, had every client been on a machine of its own: what the messages of a run hold.
+
+Counted is content: weights as they are stored, and what candidates uploaded in phase one. Not counted are the
+envelopes of a transport. Unknown parts are NaN and make the sums they enter NaN: nothing is guessed.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.errors import UserError
+from fedpohcs.storage import FILTER_PREFIX, Run
+from fedpohcs.types import Vector
+
+STEP_COUNT_BYTES = RETURN_BYTES = 8
+
+
+class Traffic(NamedTuple):
+    """Bytes of every round, [R + 1], down to the clients and up to the server together."""
+
+    measure: Vector  # the policy to everyone who is asked, their answers back
+    train: Vector  # the policy to everyone who trains, weights and step counts back
+    evaluate: Vector  # the policy to all clients, returns back; reporting, not learning
+
+    @property
+    def learning(self) -> Vector:
+        """What the algorithm itself needs: evaluation serves the report alone."""
+        return self.measure + self.train
+
+
+def traffic(run: Run) -> Traffic:
+    """The messages of a run, round by round. Paper: Alg. 3."""
+    weights = weight_bytes(run)
+    num_selected = np.array([len(ids.split()) for ids in run.rounds["selected"]], float)
+    evaluated = run.clients["round"][run.clients["role"] == "evaluated"]
+    num_evaluated = np.bincount(evaluated, minlength=len(num_selected)).astype(float)
+    return Traffic(
+        measure=_measure_bytes(run, weights),
+        train=num_selected * (2 * weights + STEP_COUNT_BYTES),
+        evaluate=num_evaluated * (weights + RETURN_BYTES),
+    )
+
+
+def _measure_bytes(run: Run, weights: float) -> Vector:
+    num_rounds = len(run.rounds["round"])
+    table = run.clients
+    asked = table["role"] == "asked"
+    if not asked.any() and (table["role"] == "candidate").any():
+        return np.full(num_rounds, np.nan)  # a run of before uploads were recorded
+    num_asked = np.bincount(table["round"][asked], minlength=num_rounds).astype(float)
+    uploaded = np.bincount(table["round"][asked], table["value"][asked], minlength=num_rounds)
+    return num_asked * weights + uploaded
+
+
+def weight_bytes(run: Run) -> float:
+    """Size of policy, critic and KL coefficient; NaN where neither the run nor its world tells."""
+    stored = run.path / "policy.npz"
+    if not stored.is_file():
+        return _expected_weight_bytes(run.config)
+    with np.load(stored) as arrays:
+        return float(sum(arrays[name].nbytes for name in arrays.files if not name.startswith(FILTER_PREFIX)))
+
+
+def _expected_weight_bytes(config: ExperimentConfig) -> float:
+    """Of a run that has not stored its policy yet."""
+    try:
+        return _fresh_weight_bytes(config.world, config.learner.hidden_sizes)
+    except (UserError, ImportError, AttributeError):  # a world that is not registered or installed here, or not traced
+        return np.nan
+
+
+@cache
+def _fresh_weight_bytes(world_name: str, hidden_sizes: tuple[int, ...]) -> float:
+    from fedpohcs.envs import world_class
+
+    world = world_class(world_name)
+    import jax
+
+    from fedpohcs.learners.networks import init_agent
+
+    def fresh() -> object:
+        return init_agent(jax.random.key(0), world.observation_size, world.actions, hidden_sizes, 1.0)
+
+    return float(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(fresh))))

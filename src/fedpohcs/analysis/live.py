@@ -1,0 +1,122 @@
+"""The report of runs that still train, served on this machine alone."""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+from fedpohcs.analysis.groups import group_runs
+from fedpohcs.analysis.report import render_page, report_data, to_json
+from fedpohcs.errors import UserError
+from fedpohcs.storage import Run, find_runs, load_run
+
+LOOPBACK = "127.0.0.1"
+
+
+class LiveReport:
+    """Reads run folders again when their files have changed, and only those that have."""
+
+    def __init__(self, paths: Sequence[Path], title: str, thresholds: Sequence[float] | None = None) -> None:
+        """Check the folders; raises where one is not, or does not hold, a run."""
+        self.paths, self.title, self.thresholds = paths, title, thresholds
+        self.runs: dict[Path, tuple[object, Run]] = {}
+        self.lock = threading.Lock()
+        self.seen: object = None
+        self.document = self._read(strict=True)
+
+    def page(self) -> str:
+        """The page with what is known now."""
+        with self.lock:
+            self.document = self._read()
+            return render_page(self.document, self.title)
+
+    def data(self) -> str:
+        """The document of the page as it is now."""
+        with self.lock:
+            self.document = self._read()
+            return to_json(self.document)
+
+    def _read(self, strict: bool = False) -> dict[str, Any]:
+        try:
+            folders = find_runs(self.paths)
+            stamps = {folder: _stamp(folder) for folder in folders}
+            if stamps == self.seen:
+                return self.document
+            for folder, stamp in stamps.items():
+                if _has_rounds(folder) and self.runs.get(folder, (None,))[0] != stamp:
+                    self.runs[folder] = (stamp, load_run(folder))
+            runs = [self.runs[folder][1] for folder in folders if folder in self.runs and _has_rounds(folder)]
+            document = report_data(group_runs(runs), self.thresholds, live=True)
+        except (UserError, OSError):
+            if strict:
+                raise
+            return self.document  # a folder that is being replaced right now: next time
+        self.seen = stamps
+        return document
+
+
+def _stamp(folder: Path) -> object:
+    """Changes whenever a round is finished or the policy is stored."""
+    files = (folder / name for name in ("config.json", "rounds.csv", "policy.npz"))
+    return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files if file.exists())]
+
+
+def _has_rounds(folder: Path) -> bool:
+    with (folder / "rounds.csv").open("rb") as file:
+        return file.read().count(b"\n") > 1
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the page and its data; everything else is not there."""
+
+    def do_GET(self) -> None:
+        """The page, or its data unless the reader has them already."""
+        if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
+            self.send_error(HTTPStatus.FORBIDDEN)  # a page of another origin that pretends to be this machine
+        elif self.path == "/":
+            self._answer("text/html", self._report.page())
+        elif self.path == "/data.json":
+            self._answer("application/json", self._report.data())
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    @property
+    def _report(self) -> LiveReport:
+        return cast(ReportServer, self.server).report
+
+    def _answer(self, kind: str, text: str) -> None:
+        body = text.encode("utf-8")
+        tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        known = self.headers.get("If-None-Match") == tag
+        self.send_response(HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK)
+        self.send_header("ETag", tag)
+        self.send_header("Cache-Control", "no-store")
+        if not known:
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if not known:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the terminal quiet."""
+
+
+class ReportServer(ThreadingHTTPServer):
+    """The server and what it reports of; a context manager."""
+
+    daemon_threads = True
+    report: LiveReport
+
+
+def serve(report: LiveReport, port: int = 0) -> "ReportServer":
+    """A server of the page, bound to this machine; port 0 takes any that is free."""
+    try:
+        server = ReportServer((LOOPBACK, port), _Handler)
+    except OSError as error:
+        raise UserError(f"port (={port}) cannot be used: {error.strerror}. Name another, or 0 for any.") from error
+    server.report = report
+    return server

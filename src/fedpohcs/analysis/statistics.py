@@ -1,0 +1,137 @@
+"""Small-sample statistics over seeds: intervals, robust means, paired tests, times that may be censored.
+
+Everything is deterministic: resamples are enumerated where they are few, and drawn with a fixed seed where not.
+"""
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, stdtrit
+
+from fedpohcs.types import Vector
+
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 10_000  # where there are too many to enumerate
+ENUMERATED_SEEDS = 5  # 5^5 resamples
+ENUMERATED_FLIPS = 14  # 2^14 sign patterns
+
+
+class Interval(NamedTuple):
+    """An estimate over seeds and its 95 % confidence limits; NaN where they are not defined."""
+
+    estimate: float
+    low: float
+    high: float
+    values: tuple[float, ...]  # by seed
+
+
+class Reached(NamedTuple):
+    """When a threshold was reached, over seeds of which some may have stopped before it was."""
+
+    estimate: float  # Kaplan-Meier median; infinity: fewer than half of the seeds got there
+    num_reached: int
+    times: tuple[float, ...]  # by seed: when it was reached, or when the run ended without
+    reached: tuple[bool, ...]
+
+
+def mean_interval(values: ArrayLike) -> Interval:
+    """Mean over seeds with its bootstrap interval; one value has no interval, one NaN spoils all."""
+    values = np.asarray(values, float)
+    as_tuple = tuple(values.tolist())
+    if len(values) == 0 or not np.isfinite(values).all():
+        return Interval(np.nan, np.nan, np.nan, as_tuple)
+    low, high = bootstrap_limits(values)
+    return Interval(float(values.mean()), float(low), float(high), as_tuple)
+
+
+def bootstrap_limits(values: Vector) -> tuple[Any, Any]:
+    """The 95 % limits of the mean over the first axis, by resampling seeds; NaN for a single seed.
+
+    These are percentiles of the resampled means. With few seeds plain percentiles are too narrow by a factor of
+    sqrt((n-1)/n) and ignore that the spread is itself estimated; the percentiles are therefore taken further out, so
+    that the interval of normal data is as wide as Student's (Hesterberg, 2015, "What teachers should know about the
+    bootstrap", Sec. 5.3). They cannot leave the range of the data, so with three seeds the limits are the extremes.
+    """
+    num_seeds = len(values)
+    if num_seeds < 2:
+        nothing = np.full(values.shape[1:], np.nan)
+        return nothing, nothing
+    tail = expanded_tail(num_seeds)
+    low, high = np.quantile(resampled_means(values), [tail, 1 - tail], axis=0)
+    return low, high
+
+
+def resampled_means(values: Vector) -> NDArray[Any]:
+    """The means over the first axis, of every resample of it."""
+    return np.tensordot(_resample_weights(len(values)), values, axes=1)
+
+
+def expanded_tail(num_seeds: int) -> float:
+    """The share of resampled means that is left out at either end."""
+    quantile = stdtrit(num_seeds - 1, (1 - CONFIDENCE) / 2)
+    return float(ndtr(np.sqrt(num_seeds / (num_seeds - 1)) * quantile))
+
+
+@cache
+def _resample_weights(num_seeds: int) -> NDArray[Any]:
+    """How much each seed counts in each resample, [resamples, seeds]."""
+    if num_seeds <= ENUMERATED_SEEDS:
+        chosen = np.array(list(itertools.product(range(num_seeds), repeat=num_seeds)))
+    else:
+        chosen = np.random.default_rng(0).integers(num_seeds, size=(NUM_RESAMPLES, num_seeds))
+    return (chosen[:, :, None] == np.arange(num_seeds)).mean(axis=1)
+
+
+def interquartile_mean(values: ArrayLike) -> float:
+    """The mean without the lowest and the highest quarter, each rounded down to whole values; NaN of nothing."""
+    ordered = np.sort(np.asarray(values, float))
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    return float(kept.mean()) if len(kept) else np.nan
+
+
+def sign_flip_test(differences: ArrayLike) -> float:
+    """Two-sided p-value of paired differences whose mean is 0 under the hypothesis, which makes every sign a coin toss.
+
+    Exact: all 2^n sign patterns for up to 14 pairs, so p is never below 2/2^n. A random sample of patterns for more.
+    """
+    differences = np.asarray(differences, float)
+    count = len(differences)
+    if count < 2 or not np.isfinite(differences).all():
+        return np.nan
+    if count <= ENUMERATED_FLIPS:
+        signs = np.array(list(itertools.product((1, -1), repeat=count)))
+    else:
+        drawn = np.random.default_rng(0).choice((1, -1), size=(NUM_RESAMPLES - 1, count))
+        signs = np.concatenate([np.ones((1, count), int), drawn])  # the pattern seen is one of them
+    observed = abs(differences.sum())
+    slack = 1e-9 * np.abs(differences).sum()  # sums of the same numbers in another order count as equal
+    return float(np.mean(np.abs(signs @ differences) >= observed - slack))
+
+
+def first_reached(values: NDArray[Any], clock: NDArray[Any], threshold: float) -> tuple[float, bool]:
+    """When `values` first were at `threshold` or above, by `clock`; or, censored, when the record ended."""
+    hits = np.flatnonzero(values >= threshold)
+    return (float(clock[hits[0]]), True) if len(hits) else (float(clock[-1]), False)
+
+
+def summarise_reached(outcomes: Sequence[tuple[float, bool]]) -> Reached:
+    """The Kaplan-Meier median of times of which some are censored."""
+    times = np.array([time for time, _ in outcomes], float)
+    reached = np.array([hit for _, hit in outcomes], bool)
+    median = np.nan if np.isnan(times).any() else kaplan_meier_median(times, reached)
+    return Reached(median, int(reached.sum()), tuple(times.tolist()), tuple(reached.tolist()))
+
+
+def kaplan_meier_median(times: Vector, reached: NDArray[np.bool_]) -> float:
+    """The earliest time by which the Kaplan-Meier estimate says half have got there; infinity if none is."""
+    surviving = 1.0
+    for time in np.unique(times[reached]):
+        surviving *= 1 - np.sum(reached & (times == time)) / np.sum(times >= time)
+        if surviving <= 0.5 + 1e-12:
+            return float(time)
+    return np.inf

@@ -1,0 +1,49 @@
+"""A grid of runs on a Ray cluster whose machines share a disk. Extra: ray."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from fedpohcs.config import ExperimentConfig, from_dict, to_dict
+from fedpohcs.errors import UserError
+from fedpohcs.grid import Launch, complete_run
+
+
+class RayJob:
+    """A run as a Ray task of one core."""
+
+    def __init__(self, ray: Any, folder: Path, config: ExperimentConfig) -> None:
+        self._ray = ray
+        self._result = ray.remote(num_cpus=1)(_task).remote(str(folder.resolve()), to_dict(config))
+
+    def failure(self) -> str | None:
+        ready, _ = self._ray.wait([self._result], timeout=0)
+        if not ready:
+            return None
+        try:
+            return self._ray.get(self._result)
+        except self._ray.exceptions.RayError as error:
+            return str(error).strip().splitlines()[-1]
+
+    def stop(self) -> None:
+        self._ray.cancel(self._result, force=False)
+
+
+def _task(folder: str, config: dict[str, Any]) -> str:
+    try:
+        complete_run(Path(folder), from_dict(config))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def ray_launcher() -> tuple[Launch, int]:
+    """Starts tasks on the cluster that RAY_ADDRESS names, or on one of this machine; and how many cores it has."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError("backend (='ray') needs the extra ray. Install it: pip install 'fedpohcs[ray]'.") from error
+    if not ray.is_initialized():
+        ray.init(logging_level=logging.WARNING, log_to_driver=False, include_dashboard=False)
+    slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    return lambda folder, config, slot: RayJob(ray, folder, config), slots

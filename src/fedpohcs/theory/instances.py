@@ -1,0 +1,270 @@
+"""Federations, policies, value functions and errors to test claims on: drawn, varied, stored and read back.
+
+An instance is a dictionary of arrays. Many instances of one size are one dictionary whose arrays have a first axis.
+R_max is 1 in all of them: every claim is proportional to it.
+"""
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.errors import UserError, require
+from fedpohcs.theory import bounds
+from fedpohcs.theory.iteration import FapiRun, Faults, run_fapi, selected_weights
+from fedpohcs.theory.mdp import Array, Federation
+from fedpohcs.theory.operators import average_values, evaluate, good_policy, optimal_policy, single
+
+Instances = dict[str, np.ndarray]
+
+CYCLE = 4
+"""Noise of an evaluation repeats after so many rounds, so that a run is a cycle in the end."""
+ROUNDS = 16
+DISTRIBUTIONS = {
+    "transitions", "start", "weights", "policy", "other_policy", "first_policy", "client_policies",
+}  # fmt: skip
+"""Arrays whose rows sum to 1 and are varied as a whole."""
+LARGE_ERROR = 20.0
+"""Evaluation errors of claims without a limit on them are so many times larger."""
+
+
+class Size(NamedTuple):
+    """How large the federations of a group are."""
+
+    num_clients: int
+    num_states: int
+    num_actions: int
+
+
+LARGEST = Size(6, 8, 4)
+
+
+def groups(count: int, seed: int, num_groups: int = 40) -> Iterator[Instances]:
+    """`count` random instances with N <= 6, S <= 8 and A <= 4, in groups of one size."""
+    generator = np.random.default_rng(seed)
+    edges = np.linspace(0, count, min(num_groups, count) + 1).astype(int)
+    for first, last in itertools.pairwise(edges):
+        size = Size(
+            int(generator.integers(2, LARGEST.num_clients + 1)),
+            int(generator.integers(2, LARGEST.num_states + 1)),
+            int(generator.integers(1, LARGEST.num_actions + 1)),
+        )
+        yield draw(generator, size, int(last - first))
+
+
+def draw(generator: np.random.Generator, size: Size, count: int) -> Instances:
+    """Instances of many kinds: dense, sparse and deterministic; alike and unlike; with discounts near 0 and near 1."""
+    N, S, A = size
+    shared = _rows(generator, (count, 1, S, A), S)
+    own = _rows(generator, (count, N, S, A), S)
+    heterogeneity = generator.choice([1.0, 0.3, 0.05], (count, 1, 1, 1, 1), p=[0.6, 0.3, 0.1])
+    rewards = generator.random((count, S, A))
+    rewards = np.where(generator.random((count, 1, 1)) < 0.5, rewards, np.round(rewards))
+    return {
+        "transitions": (1 - heterogeneity) * shared + heterogeneity * own,
+        "rewards": rewards,
+        "discount": _discounts(generator, count),
+        "start": _rows(generator, (count,), S),
+        "weights": np.where(generator.random((count, 1)) < 0.5, 1 / N, generator.dirichlet(np.ones(N), count)),
+        "policy": _rows(generator, (count, S), A),
+        "other_policy": _rows(generator, (count, S), A),
+        "first_policy": _rows(generator, (count, S), A),
+        "client_policies": _rows(generator, (count, N, S), A),
+        "values": _levels(generator, (count, S)),
+        "other_values": _levels(generator, (count, S)),
+        "noise": 2 * _levels(generator, (count, CYCLE, N, S)) - 1,
+        "preference": generator.random((count, CYCLE, N, S, A)),
+        "delta": _errors(generator, (count, N)),
+        "epsilon": _errors(generator, (count, N)),
+        "participation": _participation(generator, count, N),
+    }
+
+
+def vary(generator: np.random.Generator, instances: Instances) -> Instances:
+    """Instances near the given ones. Every array is drawn from a convex set, so mixing with new draws stays in it."""
+    count, N, S, A, _ = instances["transitions"].shape
+    fresh = draw(generator, Size(N, S, A), count)
+    varied = {}
+    for name, old in instances.items():
+        one_each = (count,) + (1,) * (old.ndim - 1)
+        touched = generator.random(one_each) < 0.4
+        parts = generator.random((*old.shape[:-1], 1) if name in DISTRIBUTIONS else old.shape)
+        step = generator.choice([0.02, 0.1, 0.5, 1.0], one_each)
+        mixed = (1 - step) * old + step * fresh[name]
+        varied[name] = np.where(touched & (parts < generator.choice([0.2, 1.0])), mixed, old)
+    varied["participation"] = (varied["participation"] > 0.5) * 1.0
+    alone = varied["participation"].sum(-1) == 0
+    varied["participation"][alone] = instances["participation"][alone]
+    return varied
+
+
+def _rows(generator: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
+    """Distributions: for each instance dense, near a corner, on two outcomes, or on one."""
+    dense = generator.dirichlet(np.ones(size), shape)
+    corner = np.eye(size)[generator.integers(size, size=shape)]
+    other = np.eye(size)[generator.integers(size, size=shape)]
+    share = generator.random((*shape, 1))
+    kind = generator.integers(4, size=(shape[0],) + (1,) * len(shape))
+    return np.choose(kind, [dense, 0.95 * corner + 0.05 * dense, share * corner + (1 - share) * other, corner])
+
+
+def _levels(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Numbers in [0, 1], or 0 and 1 alone."""
+    numbers = generator.random(shape)
+    return np.where(generator.random((shape[0],) + (1,) * (len(shape) - 1)) < 0.5, numbers, np.round(numbers))
+
+
+def _discounts(generator: np.random.Generator, count: int) -> Array:
+    middle, low, high = generator.uniform([[0.05], [0.001], [0.95]], [[0.95], [0.05], [0.995]], (3, count))
+    return np.choose(generator.choice(3, count, p=[0.7, 0.15, 0.15]), [middle, low, high])
+
+
+def _errors(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Sizes of errors as shares of the largest value: none, or between 0.001 and 0.5."""
+    sizes = 10 ** generator.uniform(-3, np.log10(0.5), shape)
+    return np.where(generator.random((shape[0], 1)) < 0.4, 0, sizes)
+
+
+def _participation(generator: np.random.Generator, count: int, N: int) -> Array:
+    mask = generator.random((count, N)) < 0.5
+    mask[np.arange(count), generator.integers(N, size=count)] = True
+    return mask * 1.0
+
+
+class Case:
+    """Instances of one size, and what claims need of them, computed when first asked for."""
+
+    def __init__(self, instances: Instances) -> None:
+        self.instances = instances
+        self._runs: dict[tuple[int, bool, bool], FapiRun] = {}
+        P = instances["transitions"]
+        self.federation = Federation(
+            P / P.sum(-1, keepdims=True),
+            instances["rewards"],
+            instances["discount"],
+            instances["start"] / instances["start"].sum(-1, keepdims=True),
+            instances["weights"] / instances["weights"].sum(-1, keepdims=True),
+            np.ones(len(P)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.instances["discount"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.instances[name]
+
+    @cached_property
+    def setting(self) -> bounds.Setting:
+        return bounds.setting_of(self.federation)
+
+    @cached_property
+    def largest(self) -> Array:
+        """R_max / (1 - gamma)."""
+        return self.setting.largest_value
+
+    @cached_property
+    def values(self) -> Array:
+        """A value function in [0, R_max / (1 - gamma)]."""
+        return self["values"] * self.largest[:, None]
+
+    @cached_property
+    def other_values(self) -> Array:
+        return self["other_values"] * self.largest[:, None]
+
+    @cached_property
+    def client_values(self) -> Array:
+        """V_n^pi of the drawn policy."""
+        return evaluate(self.federation.clients, self["policy"][:, None])
+
+    @cached_property
+    def average_values(self) -> Array:
+        return average_values(self.federation, self["policy"])
+
+    @cached_property
+    def imaginary_values(self) -> Array:
+        return evaluate(self.federation.imaginary, self["policy"])
+
+    @cached_property
+    def selected(self) -> Array:
+        """q'_m of the drawn set of clients."""
+        return selected_weights(self.federation.weights, self["participation"] > 0.5)
+
+    @cached_property
+    def best_values(self) -> Array:
+        """max(V-bar^{pi*}, V-bar^{pi_I*}) state by state, with a good policy for pi*."""
+        imaginary = average_values(self.federation, optimal_policy(self.federation.imaginary))
+        return np.maximum(imaginary, average_values(self.federation, good_policy(self.federation)))
+
+    @cached_property
+    def imaginary_optimum(self) -> Array:
+        return evaluate(self.federation.imaginary, optimal_policy(self.federation.imaginary))
+
+    def run(self, algorithm: int, *, partial: bool = False, large: bool = False) -> FapiRun:
+        """FAPI with the drawn errors; `large` evaluation errors are not clipped and only few rounds are run."""
+        key = (algorithm, partial, large)
+        if key not in self._runs:
+            self._runs[key] = self._run(self.federation, algorithm, partial, large)
+        return self._runs[key]
+
+    def _run(self, federation: Federation, algorithm: int, partial: bool, large: bool = False) -> FapiRun:
+        N = federation.num_clients
+        scale = self.largest[:, None]
+        faults = Faults(
+            delta=self["delta"][:, :N] * scale * (LARGE_ERROR if large else 1),
+            epsilon=self["epsilon"][:, :N] * scale,
+            noise=np.moveaxis(self["noise"][:, :, :N], 1, 0),
+            preference=np.moveaxis(self["preference"][:, :, :N], 1, 0),
+            clip=not large,
+        )
+        return run_fapi(
+            federation,
+            CYCLE if large else ROUNDS,
+            algorithm=1 if algorithm == 1 else 2,
+            participation=self["participation"][:, :N] > 0.5 if partial else None,
+            faults=faults,
+            start=self["first_policy"],
+        )
+
+    @cached_property
+    def centralised_run(self) -> FapiRun:
+        """Approximate policy iteration in the imaginary MDP."""
+        return self._run(single(self.federation), 1, False)
+
+    @cached_property
+    def homogeneous(self) -> Federation:
+        """Everyone has the transitions of client 0."""
+        f = self.federation
+        P = np.broadcast_to(f.transitions[:, :1], f.transitions.shape)
+        return Federation(P, f.rewards, f.discount, f.start, f.weights, f.reward_bound)
+
+    def homogeneous_run(self, partial: bool) -> FapiRun:
+        return self._run(self.homogeneous, 1, partial)
+
+
+def take(instances: Instances, rows: np.ndarray) -> Instances:
+    """Some of the instances."""
+    return {name: array[rows] for name, array in instances.items()}
+
+
+def save_instance(path: Path, claim: str, instance: Instances) -> None:
+    """Store one instance and the name of the claim it belongs to, as plain arrays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {"claim": np.array(claim), **instance}
+    np.savez_compressed(path, **arrays)
+
+
+def load_instance(path: Path) -> tuple[str, Instances]:
+    """Read back what `save_instance` wrote."""
+    require(path.is_file(), "instance", str(path), "must be a file that fedpohcs theory verify wrote")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        claim = str(arrays.pop("claim"))
+    except (ValueError, KeyError, OSError) as error:
+        raise UserError(f"instance (={str(path)!r}) is not a file that fedpohcs theory verify wrote.") from error
+    missing = sorted(set(draw(np.random.default_rng(0), Size(2, 2, 1), 1)) - set(arrays))
+    require(not missing, "instance", str(path), f"lacks {', '.join(missing)}")
+    return claim, arrays

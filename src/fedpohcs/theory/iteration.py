@@ -1,0 +1,218 @@
+"""Federated approximate policy iteration on tables, with every error of it measured. Paper: Algorithms 1 and 2."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpohcs.errors import require
+from fedpohcs.theory.bounds import Errors
+from fedpohcs.theory.mdp import AnyFederation, Array, Mask
+from fedpohcs.theory.networks import Fit, Model, Tabular
+from fedpohcs.theory.operators import action_values, client_mean, evaluate, sup_norm, uniform_policy
+
+Participation = Mask | Callable[[int], Mask]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Errors that are put into a run on purpose.
+
+    Attributes:
+        delta: delta_n, size of the evaluation error of each client [..., N] or one number.
+        epsilon: epsilon_n, loss of each client's improvement [..., N] or one number; only `Tabular` follows it.
+        noise: Directions of the evaluation error in [-1, 1], arrays [cycle, ..., N, S] used in turn. None: +1 and -1
+            drawn with `seed`.
+        preference: Which action a faulty improvement takes, arrays [cycle, ..., N, S, A] used in turn. None: drawn.
+        clip: Whether evaluated values are clipped to [0, R_max / (1 - gamma)], where all true values lie.
+        seed: Of what is drawn.
+    """
+
+    delta: ArrayLike = 0.0
+    epsilon: ArrayLike = 0.0
+    noise: Array | None = None
+    preference: Array | None = None
+    clip: bool = True
+    seed: int = 0
+
+
+@dataclass
+class FapiRun:
+    """What happened in a run. Lists have one entry a round; round t makes pi^{t+1} of pi^t.
+
+    Attributes:
+        policies: pi^0 to pi^T.
+        average_values: V-bar^{pi^t} for t = 0 to T.
+        imaginary_values: V_I^{pi^t} for t = 0 to T; empty unless measured.
+        values: V^t, the aggregated value function.
+        selected_weights: q'_m of the clients that took part, 0 for the others.
+        evaluation_errors: ||V_n^t - V_n^{pi^t}|| of each client.
+        improvement_errors: ||T_n^{pi_n} V - T_n V|| of each client, at V^t or V_n^t as the algorithm says.
+        value_aggregation: ||V^t - sum_n q_n V_n^t||.
+        policy_aggregation: max_s ||pi^{t+1}(.|s) - sum_m q'_m pi_m^{t+1}(.|s)||_2.
+        imaginary_improvement: ||T_I^{pi^{t+1}} V^t - T_I V^t||, what Lemmas 5 and 6 and Propositions 7 and 9 bound.
+    """
+
+    policies: list[Array] = field(default_factory=list)
+    average_values: list[Array] = field(default_factory=list)
+    imaginary_values: list[Array] = field(default_factory=list)
+    values: list[Array] = field(default_factory=list)
+    selected_weights: list[Array] = field(default_factory=list)
+    evaluation_errors: list[Array] = field(default_factory=list)
+    improvement_errors: list[Array] = field(default_factory=list)
+    value_aggregation: list[Array] = field(default_factory=list)
+    policy_aggregation: list[Array] = field(default_factory=list)
+    imaginary_improvement: list[Array] = field(default_factory=list)
+
+    @property
+    def policy(self) -> Array:
+        """The last policy."""
+        return self.policies[-1]
+
+
+def run_fapi(
+    federation: AnyFederation,
+    rounds: int,
+    *,
+    algorithm: Literal[1, 2] = 1,
+    model: Model | None = None,
+    participation: Participation | None = None,
+    faults: Faults | None = None,
+    start: Array | None = None,
+    measure_imaginary: bool = True,
+) -> FapiRun:
+    """Federated approximate policy iteration with (1) or without (2) federated policy evaluation.
+
+    Paper: Algorithms 1 and 2. In Algorithm 1 clients improve on the aggregated V^t, in Algorithm 2 each on its own
+    V_n^t; V^t is then only computed to be measured. All clients evaluate; those in `participation` improve.
+
+    Args:
+        federation: One federation, a stack of them, or a sparse one.
+        rounds: T.
+        algorithm: 1 or 2.
+        model: How values and policies are parameterised; tables by default.
+        participation: The set C as a mask [..., N], or a function from the round to it; everyone by default.
+        faults: Errors to inject; none by default.
+        start: pi^0; uniform by default, and ignored by `TwoLayerReLU`, which starts at its initialisation.
+        measure_imaginary: Whether to measure what involves the imaginary MDP, which is dear on large worlds.
+    """
+    require(rounds >= 1, "rounds", rounds, "must be at least 1")
+    require(algorithm in (1, 2), "algorithm", algorithm, "must be 1 or 2")
+    model, faults = model or Tabular(), faults or Faults()
+    S, A = federation.rewards.shape[-2:]
+    w = model.start_values(S)
+    theta = model.start_policy(uniform_policy(S, A) if start is None else start)
+    run = FapiRun([model.policy(theta)])
+    inject = _Injection(federation, faults)
+    for t in range(rounds):
+        w_clients = _evaluate_clients(federation, model, w, inject, t, run)
+        w = client_mean(federation.weights, w_clients, model.value_axes)
+        run.values.append(model.values(w))
+        run.value_aggregation.append(
+            sup_norm(run.values[-1] - client_mean(federation.weights, model.values(w_clients), 1))
+        )
+        basis = run.values[-1][..., None, :] if algorithm == 1 else model.values(w_clients)
+        theta = _improve(federation, model, theta, basis, inject, t, participation, run)
+        run.policies.append(model.policy(theta))
+        if measure_imaginary:
+            _measure_imaginary(federation, run)
+    run.average_values.append(client_mean(federation.weights, _true_values(federation, run.policy), 1))
+    if measure_imaginary:
+        run.imaginary_values.append(evaluate(federation.imaginary, run.policy))
+    return run
+
+
+def _evaluate_clients(
+    federation: AnyFederation, model: Model, w: Array, inject: "_Injection", t: int, run: FapiRun
+) -> Array:
+    """Algorithm 1, l. 4-7; Algorithm 2, l. 5."""
+    exact = _true_values(federation, run.policy)
+    run.average_values.append(client_mean(federation.weights, exact, 1))
+    w_clients = model.fit_values(w[(..., None, *(slice(None),) * model.value_axes)], inject.into_values(exact, t))
+    run.evaluation_errors.append(sup_norm(model.values(w_clients) - exact))
+    return w_clients
+
+
+def _improve(
+    federation: AnyFederation,
+    model: Model,
+    theta: Array,
+    basis: Array,
+    inject: "_Injection",
+    t: int,
+    participation: Participation | None,
+    run: FapiRun,
+) -> Array:
+    """Algorithm 1, l. 10-14; Algorithm 2, l. 6-9."""
+    q = action_values(federation.clients, basis)
+    q = np.broadcast_to(q, (*q.shape[:-3], federation.weights.shape[-1], *q.shape[-2:]))
+    theta_clients = model.improve(theta, Fit(q, inject.epsilon, inject.preference(q, t)))
+    policies = model.policy(theta_clients)
+    run.improvement_errors.append(sup_norm(q.max(-1) - (policies * q).sum(-1)))
+    mask = participation(t) if callable(participation) else participation
+    selected = federation.weights if mask is None else selected_weights(federation.weights, mask)
+    run.selected_weights.append(selected)
+    theta = client_mean(selected, theta_clients, model.policy_axes)
+    apart = model.policy(theta) - client_mean(selected, policies, 2)
+    run.policy_aggregation.append(np.sqrt((apart**2).sum(-1)).max(-1))
+    return theta
+
+
+def _measure_imaginary(federation: AnyFederation, run: FapiRun) -> None:
+    q = action_values(federation.imaginary, run.values[-1])
+    run.imaginary_improvement.append(sup_norm(q.max(-1) - (run.policy * q).sum(-1)))
+    run.imaginary_values.append(evaluate(federation.imaginary, run.policies[-2]))
+
+
+def _true_values(federation: AnyFederation, policy: Array) -> Array:
+    return evaluate(federation.clients, policy[..., None, :, :])
+
+
+def selected_weights(weights: Array, mask: Mask) -> Array:
+    """q'_m = q_m / sum_{m in C} q_m for the selected clients and 0 for the others. Paper: Proposition 7."""
+    chosen = weights * mask
+    total = chosen.sum(-1, keepdims=True)
+    require(bool(np.all(total > 0)), "participation", "no one", "must hold a client with a positive weight")
+    return chosen / total
+
+
+def measured_errors(run: FapiRun) -> Errors:
+    """The largest errors over all rounds of a run, as the bounds ask for them."""
+    return Errors(
+        delta=np.max(run.evaluation_errors, axis=0),
+        epsilon=np.max(run.improvement_errors, axis=0),
+        value_aggregation=np.max(run.value_aggregation, axis=0),
+        policy_aggregation=np.max(run.policy_aggregation, axis=0),
+    )
+
+
+class _Injection:
+    """Puts the wanted errors into a run; draws directions where none are given."""
+
+    def __init__(self, federation: AnyFederation, faults: Faults) -> None:
+        self.faults = faults
+        self.generator = np.random.default_rng(faults.seed)
+        self.largest = (federation.reward_bound / (1 - federation.discount))[..., None, None]
+        N = federation.weights.shape[-1]
+        self.delta, self.epsilon = (np.asarray(given, np.float64) for given in (faults.delta, faults.epsilon))
+        for name, given in (("delta", self.delta), ("epsilon", self.epsilon)):
+            require(bool(np.all(given >= 0)), name, given.tolist(), "must not be negative")
+            fits = given.ndim == 0 or given.shape[-1] == N
+            require(fits, name, given.shape, f"must be one number or have the shape [N] = [{N}]")
+        self.epsilon = np.broadcast_to(self.epsilon, (*self.epsilon.shape[:-1], N))
+
+    def into_values(self, exact: Array, t: int) -> Array:
+        if not np.any(self.delta):
+            return exact
+        given = self.faults.noise
+        noise = self.generator.choice([-1.0, 1.0], exact.shape) if given is None else given[t % len(given)]
+        values = exact + self.delta[..., None] * noise
+        return np.clip(values, 0, self.largest) if self.faults.clip else values
+
+    def preference(self, q: Array, t: int) -> Array:
+        if not np.any(self.epsilon):
+            return np.zeros(1)
+        given = self.faults.preference
+        return self.generator.random(q.shape) if given is None else given[t % len(given)]
