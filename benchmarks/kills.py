@@ -1,7 +1,7 @@
-"""A run that is killed with SIGKILL a thousand times at random moments, against one that never stopped.
+"""A run that is killed with SIGKILL many times at random moments, against one that never stopped.
 
-Goal: every kill is survived, and rounds.csv, clients.csv and policy.npz are equal byte by byte in the end. Takes about
-an hour on an idle core; --kills makes it shorter.
+Goal: every kill is survived, and rounds.csv, clients.csv and policy.npz are equal byte by byte in the end. A kill takes
+about three seconds; the stored result was made with --kills 1000 if it says so.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ FILES = ("rounds.csv", "clients.csv", "policy.npz")
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=100)
     arguments = parser.parse_args()
     kills = 3 if arguments.quick else arguments.kills
     facts = machine_facts()
