@@ -184,7 +184,9 @@ def _run_all(
         if writer is not None:
             writer.close()
     if folder is not None:
-        folder.save_policy(training.state.params, training.executor.state.filters)
+        from fedpohcs.learners.filters import stored_filters
+
+        folder.save_policy(training.state.params, stored_filters(training.executor.state.filters))
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
 

@@ -13,7 +13,7 @@ import platform
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -148,9 +148,9 @@ class RunFolder:
             header = data.find(b"\n") + 1
             os.truncate(path, max((end for number, end in ends.items() if number <= round_number), default=header))
 
-    def save_policy(self, params: Params, filters: Any = None) -> None:
-        """Write every array of `params`, and of the clients' `filters`, to `policy.npz`, named by its place."""
-        arrays = _named_arrays(params) | _named_arrays({"filters": filters})
+    def save_policy(self, params: Params, filters: Mapping[str, Any] | None = None) -> None:
+        """Write every array of `params`, named by its place, and the clients' filters to `policy.npz`."""
+        arrays = _named_arrays(params) | dict(filters or {})
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)
         replace_file(self.path / "policy.npz", data.getvalue())

@@ -17,13 +17,13 @@ SIZES = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 4))
 
 
 @st.composite
-def federations(draw, min_heterogeneity: float = 0.0) -> Federation:
+def federations(draw) -> Federation:
     N, S, A = draw(SIZES)
     return worlds.random_federation(
         N,
         S,
         A,
-        heterogeneity=draw(st.floats(min_heterogeneity, 1)),
+        heterogeneity=draw(st.floats(0, 1)),
         discount=draw(st.floats(0.01, 0.98)),
         concentration=draw(st.sampled_from([0.1, 1.0])),
         seed=draw(st.integers(0, 10**6)),

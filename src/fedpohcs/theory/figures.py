@@ -132,8 +132,8 @@ def _best_values(federation: Federation) -> Array:
     return np.max([average_values(federation, policy) for policy in policies], axis=0)
 
 
-def _reached_gap(federation: Federation, best: Array, algorithm: int, mask: Mask | None = None) -> float:
-    run = run_fapi(federation, ROUNDS, algorithm=1 if algorithm == 1 else 2, participation=mask)
+def _reached_gap(federation: Federation, best: Array, algorithm: int) -> float:
+    run = run_fapi(federation, ROUNDS, algorithm=1 if algorithm == 1 else 2)
     return float(np.max([sup_norm(V - best) for V in run.average_values[ROUNDS // 2 :]]))
 
 

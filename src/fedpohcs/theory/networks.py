@@ -200,9 +200,9 @@ class TwoLayerReLU:
 
     def _fit(self, weights: Array, start: Array, inputs: Array, targets: Array) -> Array:
         weights = np.broadcast_to(weights, (*targets.shape[:-1], *start.shape))
+        # The largest eigenvalue of the tangent kernel is at most that of the Gram matrix: such steps do not diverge.
+        rate = 1.0 / np.linalg.norm(inputs @ inputs.T, 2)
         for _ in range(self.gradient_steps):
-            # The tangent kernel of these networks is at most 1 on unit inputs, so a step of 1 / rows never diverges.
-            rate = 1.0 / np.linalg.norm(inputs @ inputs.T, 2)
             weights = project(weights - rate * fit_gradient(weights, self.signs, inputs, targets), start, self.radius)
         return weights
 

@@ -139,8 +139,7 @@ def good_policy(federation: AnyFederation, steps: int = 6) -> Array:
     stack = np.broadcast_shapes(start.shape[:-2], federation.weights.shape[:-1])
     best = np.broadcast_to(start, (*stack, *start.shape[-2:]))
     best_return = objective(federation, best)
-    for candidate in (np.full_like(best, 1 / best.shape[-1]),):
-        best, best_return = _better(federation, best, best_return, candidate)
+    best, best_return = _better(federation, best, best_return, np.full_like(best, 1 / best.shape[-1]))
     for _ in range(steps):
         direction = greedy_policy(objective_gradient(federation, best)) - best
         centre = best
