@@ -97,7 +97,15 @@ def c_loop(executor: Any, steps: int) -> Callable[[], int]:
     (library,) = package.glob("libmujoco.so.*")
     built = Path(tempfile.mkdtemp()) / "mj_loop.so"
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    command = [compiler, "-O3", "-march=native", "-shared", "-fPIC", f"-I{package / 'include'}", str(HERE / "mj_loop.c")]
+    command = [
+        compiler,
+        "-O3",
+        "-march=native",
+        "-shared",
+        "-fPIC",
+        f"-I{package / 'include'}",
+        str(HERE / "mj_loop.c"),
+    ]
     subprocess.run([*command, str(library), f"-Wl,-rpath,{package}", "-lpthread", "-o", str(built)], check=True)
     loop = ctypes.CDLL(str(built)).loop
     world: Any = executor.world
@@ -145,15 +153,15 @@ def one_round(executor: Any, params: Any) -> dict[str, float]:
     inside = {"seconds": 0.0}
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             start = time.perf_counter()
-            result = method(*arguments)
+            result = method(*arguments, **options)
             inside["seconds"] += time.perf_counter() - start
             return result
 
         return call
 
-    simulator.batch.step = timed(simulator.batch.step)
+    simulator._simulate = timed(simulator._simulate)
     candidates, selected = np.arange(federation.num_candidates) * 3, np.arange(federation.num_selected) * 10
     for number in range(2):
         seconds, start = {}, time.perf_counter()

@@ -168,11 +168,13 @@ class MujocoSimulator:
         self.seconds_a_step = world.frame_skip * models[0].opt.timestep
         self.position, self.velocity = self.batch.bind("qpos"), self.batch.bind("qvel")
         self.control, self.time = self.batch.bind("ctrl"), self.batch.bind("time")
+        self.warm_start = self.batch.bind("qacc_warmstart")
 
     def reset(self, lanes: Lanes, generators: Sequence[np.random.Generator]) -> np.ndarray:
         """The model's own pose with a little noise, as in Gymnasium."""
         world, num_velocities = self.world, self.velocity.shape[1]
-        self.batch.reset(lanes, stage=0)
+        for field in (self.time, self.control, self.warm_start):  # all that differs from a fresh state, besides:
+            field[lanes] = 0
         for lane, generator in zip(lanes, generators, strict=True):
             noise = generator.uniform(-world.start_noise, world.start_noise, len(self.start_position))
             self.position[lane] = self.start_position + noise
@@ -200,7 +202,7 @@ class MujocoSimulator:
 
     def close(self) -> None:
         """The batch ends its threads when it goes."""
-        del self.batch, self.position, self.velocity, self.control, self.time
+        del self.batch, self.position, self.velocity, self.control, self.time, self.warm_start
 
     def _simulate(self, lanes: Lanes) -> np.ndarray:
         from mujoco.batch import SimulationError
