@@ -59,6 +59,7 @@ class MujocoWorld(HostWorld):
     healthy_height: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     healthy_angle: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     healthy_state: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    unobserved_positions: ClassVar[int] = 1  # where on the track it is must not matter
     largest_velocity: ClassVar[float] = math.inf  # observed velocities are clipped to this
     start_noise: ClassVar[float]
     start_velocity: ClassVar[Literal["uniform", "normal"]] = "uniform"
@@ -223,9 +224,11 @@ class MujocoSimulator:
         return healthy
 
     def _observation(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """All but the distance covered: where on the track it is must not matter."""
+        """Positions, but for the first ones, and velocities."""
         limit = self.world.largest_velocity
-        return np.concatenate([position[:, 1:], np.clip(velocity, -limit, limit)], axis=1)
+        return np.concatenate(
+            [position[:, self.world.unobserved_positions :], np.clip(velocity, -limit, limit)], axis=1
+        )
 
 
 def _within(values: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
