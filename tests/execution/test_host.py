@@ -16,7 +16,7 @@ from fedpohcs.envs.mujoco import Hoppers, Parameter
 from fedpohcs.errors import UserError
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.host import HostExecutor, first_of_episodes
-from fedpohcs.experiment import run_experiment
+from fedpohcs.experiment import resume_experiment, run_experiment
 from fedpohcs.learners.filters import filter_observation, init_filters
 from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
 from fedpohcs.learners.trajectory import Status, Trajectory
@@ -203,6 +203,18 @@ def test_thinned_evaluation_leaves_the_rest_of_the_round_as_it_is(tmp_path: Path
         assert run.rounds["evaluation_steps"].tolist()[1] == 0
         for record in history.records[1:]:
             assert all(np.isfinite(scores).all() for scores in record.selection.scores.values())
+
+
+@pytest.mark.parametrize(("every", "episodes"), [(1, None), (2, None), (1, 3)])
+def test_a_run_that_goes_on_another_day_writes_the_same_bytes(every: int, episodes: int | None, tmp_path: Path) -> None:
+    federation = replace(small_config().federation, evaluation_every=every)
+    modelling = replace(small_config().modelling, episodes=episodes)
+    config = small_config(federation=federation, modelling=modelling, rounds=3)
+    run_experiment(config, tmp_path / "whole")
+    run_experiment(replace(config, rounds=2), tmp_path / "parts")
+    resume_experiment(tmp_path / "parts", rounds=3)
+    for name in ("rounds.csv", "clients.csv", "policy.npz"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
 def test_tables_are_made_of_episodes_played_apart_when_asked_for() -> None:
