@@ -153,6 +153,13 @@ def list_names(arguments: list[str]) -> None:
             print(f"  {name:<22}{description}")
 
 
+def osm(arguments: list[str]) -> None:
+    """Build, fetch, show or drive traffic networks."""
+    from fedpohcs.envs.hongkong.commands import run_command
+
+    run_command(arguments)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "compare": compare,
@@ -160,6 +167,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "table": table,
     "report": report,
     "list": list_names,
+    "osm": osm,
 }
 
 
