@@ -16,7 +16,7 @@ from fedpohcs.heterogeneity import weighted_advantage_table
 from fedpohcs.learners.client import Evaluated, Learner, Own, Shared
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
 from fedpohcs.learners.ppo import OptimiserState
-from fedpohcs.learners.rollout import Trajectory
+from fedpohcs.learners.trajectory import Trajectory
 from fedpohcs.randomness import Purpose, device_key, host_generator
 from fedpohcs.types import (
     CandidateMetrics,

@@ -28,14 +28,8 @@ from fedpohcs.learners.ppo import (
     update,
     valid_first,
 )
-from fedpohcs.learners.rollout import (
-    CLIENT_AXIS,
-    Noise,
-    Trajectory,
-    collect_episodes,
-    draw_noise,
-    rollout_length,
-)
+from fedpohcs.learners.rollout import CLIENT_AXIS, Noise, collect_episodes, draw_noise, rollout_length
+from fedpohcs.learners.trajectory import Trajectory
 from fedpohcs.types import AnyArray
 
 GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
