@@ -48,7 +48,7 @@ def update_moments(moments: Moments, values: AnyArray, valid: AnyArray) -> Momen
     return Moments(seen, moments.mean + shift * share, moments.squares + squares + shift**2 * moments.seen * share)
 
 
-def _std(moments: Moments, xp: Any) -> Any:
+def standard_deviation(moments: Moments, xp: Any) -> Any:
     """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
     std = xp.sqrt(moments.squares / xp.maximum(moments.seen, 1.0))
     return xp.where(std > SMALLEST_STD, std, 1.0)
@@ -58,10 +58,10 @@ def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
     """z-score, clipped. NumPy or JAX, as the observation is."""
     xp = observation.__array_namespace__()
     moments = filters.observation
-    return xp.clip((observation - moments.mean) / _std(moments, xp), -clip, clip)
+    return xp.clip((observation - moments.mean) / standard_deviation(moments, xp), -clip, clip)
 
 
 def filter_reward(filters: Filters, reward: Any, clip: float) -> Any:
     """Divide by the standard deviation, clipped. Not centred: the sign of a reward is kept."""
     xp = reward.__array_namespace__()
-    return xp.clip(reward / _std(filters.reward, xp), -clip, clip)
+    return xp.clip(reward / standard_deviation(filters.reward, xp), -clip, clip)

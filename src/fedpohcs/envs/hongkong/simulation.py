@@ -58,7 +58,9 @@ class Traffic:
         self.sumo = sumo or import_libsumo()
         if Traffic._live is not None:
             rule = f"SUMO runs one simulation a process, and that of {Traffic._live.network.name!r} is live"
-            raise UserError(f"network (={network.name!r}) cannot start: {rule}. Close it, or use a RolloutPool.")
+            raise UserError(
+                f"network (={network.name!r}) cannot start: {rule}. Close it, or use envs.workers.WorkerCollector."
+            )
         self._errors = (self.sumo.TraCIException, self.sumo.FatalTraCIError, KeyError)
         self._seed: Any = None
         self._steps = self._since_change = self._other_collisions = 0
@@ -70,11 +72,13 @@ class Traffic:
         Traffic._live = self
         self._prepare()
 
-    def reset(self, seed: int | Sequence[int], *, reload: bool = False, idm_ego: bool = False) -> np.ndarray:
+    def reset(
+        self, seed: int | Sequence[int] | np.random.Generator, *, reload: bool = False, idm_ego: bool = False
+    ) -> np.ndarray:
         """Place the vehicles anew. Traffic lights start their cycle.
 
         Args:
-            seed: of the episode.
+            seed: of the episode, or a generator to draw from.
             reload: let SUMO read its files again. Slower, and the episode is the same.
             idm_ego: let the ego vehicle be driven by IDM as well, for reference; actions are then ignored.
         """
@@ -92,7 +96,7 @@ class Traffic:
         except self._errors as error:
             raise self._failure(error) from error
         waiting = sorted(set(VEHICLES) - set(self.sumo.vehicle.getIDList()))
-        raise TrafficSimulationError(f"{self.network.name}, seed {seed}: no room for {', '.join(waiting)}.")
+        raise TrafficSimulationError(f"{self._episode_name()}: no room for {', '.join(waiting)}.")
 
     def step(self, action: Iterable[float]) -> TrafficStep:
         """Drive a tenth of a second.
@@ -237,7 +241,11 @@ class Traffic:
         return max(1 - deviation / (target * math.sqrt(NUM_VEHICLES)), 0.0)
 
     def _failure(self, error: Exception) -> TrafficSimulationError:
-        return TrafficSimulationError(f"{self.network.name}, seed {self._seed}, step {self._steps}: {error!r}")
+        return TrafficSimulationError(f"{self._episode_name()}, step {self._steps}: {error!r}")
+
+    def _episode_name(self) -> str:
+        named = not isinstance(self._seed, np.random.Generator)
+        return f"{self.network.name}, seed {self._seed}" if named else self.network.name
 
 
 def import_libsumo() -> Any:
