@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("libsumo")
 
+from test_networks import extract, netconvert  # noqa: F401
+
 from fedpohcs.config import TrafficConfig
 from fedpohcs.envs.hongkong import simulation
 from fedpohcs.envs.hongkong.areas import AREAS
@@ -17,7 +19,6 @@ from fedpohcs.envs.hongkong.networks import Network, load_network
 from fedpohcs.envs.hongkong.simulation import EGO, LANE_REST, Traffic, TrafficSimulationError
 from fedpohcs.envs.hongkong.world import HongKong
 from fedpohcs.errors import UserError
-from test_networks import extract, netconvert  # noqa: F401
 
 Open = Callable[..., Traffic]
 
@@ -197,7 +198,7 @@ def test_an_error_of_sumo_in_the_middle_of_a_step_names_area_seed_and_step(open_
     traffic.sumo.vehicle.changeTarget(EGO, traffic.network.loop[0].edge)
     traffic.sumo.vehicle.remove(EGO)
     traffic.sumo.vehicle.add("stranger", "from-0")
-    with pytest.raises(TrafficSimulationError, match="po-lam, seed 5, step 2: .*TraCIException"):
+    with pytest.raises(TrafficSimulationError, match=r"po-lam, seed 5, step 2: .*TraCIException"):
         traffic.step((0.0, 0.0))
 
 
@@ -257,5 +258,5 @@ def test_vehicles_that_find_no_room_are_an_error_that_names_them(
     start = simulation.draw_starts(traffic.network, np.random.default_rng(0))[0]
     monkeypatch.setattr(simulation, "draw_starts", lambda *_, **__: [start] * 11)
     monkeypatch.setattr(simulation, "STEPS_TO_INSERT", 3)
-    with pytest.raises(TrafficSimulationError, match="po-lam, seed 0: no room for .*idm-"):
+    with pytest.raises(TrafficSimulationError, match=r"po-lam, seed 0: no room for .*idm-"):
         traffic.reset(0)
