@@ -1,13 +1,14 @@
 """`fedpohcs osm`: networks from map data, and pictures of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from tyro.conf import Positional, arg
 
+from fedpohcs.config import TrafficConfig
 from fedpohcs.envs.hongkong.areas import AREAS, Limits
 from fedpohcs.envs.hongkong.networks import Network, load_network
 from fedpohcs.envs.hongkong.overpass import ENDPOINT
@@ -60,10 +61,23 @@ class ShowOptions:
     """Of the start whose vehicles are drawn."""
 
 
+@dataclass(frozen=True)
+class ReferenceOptions:
+    """`fedpohcs osm reference`."""
+
+    config: Annotated[TrafficConfig, arg(name="")] = field(default_factory=TrafficConfig)
+    episodes: int = 100
+    """In every area; the seeds are 0, 1, 2 and so on."""
+    output: Annotated[Path, arg(aliases=("-o",))] = Path("idm-reference.json")
+    """File to write; what it holds for another horizon or reward is kept."""
+
+
 def run_command(arguments: list[str]) -> None:
-    """Run `build`, `fetch` or `show`."""
+    """Run the command that comes first."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:<7}{(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items())
+        lines = "\n".join(
+            f"  {name:<11}{(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()
+        )
         print(f"usage: fedpohcs osm COMMAND ...\n\ncommands:\n{lines}")
         if not arguments:
             raise UserError(f"osm needs a command: {', '.join(COMMANDS)}.")
@@ -125,6 +139,18 @@ def show(arguments: list[str]) -> None:
     print(output)
 
 
+def reference(arguments: list[str]) -> None:
+    """Measure what IDM returns in place of a learned policy."""
+    given = _parse(ReferenceOptions, reference, arguments)
+    require(given.episodes > 1, "episodes", given.episodes, "must be at least 2")
+    from fedpohcs.envs.hongkong.reference import write_reference
+
+    measured = write_reference(given.config, given.episodes, given.output)
+    for name, area in measured["areas"].items():
+        print(f"{name:<18}{area['mean']:8.1f} +- {area['std']:.1f}")
+    print(given.output)
+
+
 def describe(network: Network) -> str:
     """A network in one line."""
     roads = f"{network.num_edges} roads, {network.kilometres:.1f} km, {network.num_signals} signals"
@@ -132,7 +158,12 @@ def describe(network: Network) -> str:
     return f"{network.name}: {roads}; {loop}, target speed {network.target_speed:.1f} m/s"
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"build": build, "fetch": fetch, "show": show}
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "build": build,
+    "fetch": fetch,
+    "show": show,
+    "reference": reference,
+}
 
 
 def _parse(cls: Any, command: Callable[..., None], arguments: list[str]) -> Any:
