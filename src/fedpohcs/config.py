@@ -57,12 +57,15 @@ class FederationConfig:
     aggregator: str = "parameter-mean"
     """How updates become one policy: parameter-mean, or policy-mean for tabular policies."""
     evaluation_episodes: int = 10
-    """Episodes of every client after every round."""
+    """Episodes of every client in an evaluation."""
+    evaluation_every: int = 1
+    """Evaluate after every so many rounds."""
 
     def __post_init__(self) -> None:
         _check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
-        _require_positive("federation.", self, "num_clients", "num_selected", "evaluation_episodes")
+        _require_positive("federation.", self, "num_clients", "num_selected")
+        _require_positive("federation.", self, "evaluation_episodes", "evaluation_every")
         require(
             k <= d,
             "federation.num_selected",
@@ -161,6 +164,8 @@ class ModellingConfig:
 
     history_rounds: int = 5
     """Evaluation episodes of so many past rounds are modelled."""
+    episodes: int | None = None
+    """Episodes that those who are asked play for their tables alone. None: those of the evaluation serve."""
     steps_per_episode: int | None = None
     """Model only so many first steps of an episode. None: all."""
     observation_cell: float = 0.1
@@ -187,8 +192,9 @@ class ModellingConfig:
     def __post_init__(self) -> None:
         _check_kinds("modelling.", self)
         _require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
-        if self.steps_per_episode is not None:
-            _require_positive("modelling.", self, "steps_per_episode")
+        for name in ("episodes", "steps_per_episode"):
+            if getattr(self, name) is not None:
+                _require_positive("modelling.", self, name)
 
 
 @dataclass(frozen=True)

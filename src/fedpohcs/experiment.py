@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedpohcs.config import ExperimentConfig
-from fedpohcs.envs import world_class, world_levels
+from fedpohcs.envs import make_world, world_class, world_levels
+from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import require, require_known
 from fedpohcs.selection import SELECTORS
 from fedpohcs.storage import RunFolder
@@ -84,7 +85,7 @@ def iterate_rounds(config: ExperimentConfig) -> Iterator[tuple[ServerState, Roun
     from fedpohcs.execution.devices import configure_jax
 
     configure_jax(config.groups)
-    from fedpohcs.execution.in_process import InProcessExecutor
+    from fedpohcs.execution import make_executor
     from fedpohcs.rounds import evaluate_start, run_round
 
     selector = SELECTORS[config.selector]()
@@ -92,12 +93,15 @@ def iterate_rounds(config: ExperimentConfig) -> Iterator[tuple[ServerState, Roun
         from fedpohcs.heterogeneity import compile_ahead
 
         threading.Thread(target=compile_ahead, daemon=True).start()
-    executor = InProcessExecutor(config, record=bool(selector.requires - {"mean_return"}))
-    state = ServerState(0, executor.initial_params(), selector.init())
-    yield state, evaluate_start(state, executor)
-    for _ in range(config.rounds):
-        state, record = run_round(state, executor, selector, config.federation, config.seed)
-        yield state, record
+    executor = make_executor(config, record=bool(selector.requires - {"mean_return"}))
+    try:
+        state = ServerState(0, executor.initial_params(), selector.init())
+        yield state, evaluate_start(state, executor)
+        for _ in range(config.rounds):
+            state, record = run_round(state, executor, selector, config.federation, config.seed)
+            yield state, record
+    finally:
+        executor.close()
 
 
 def check_names(config: ExperimentConfig) -> None:
@@ -109,6 +113,8 @@ def check_names(config: ExperimentConfig) -> None:
 
     require_known("selector", config.selector, SELECTORS)
     require_known("level", config.level, world_levels(config.world))
+    if issubclass(world_class(config.world), HostWorld):
+        make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     if federation.aggregator == "policy-mean":

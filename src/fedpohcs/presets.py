@@ -52,9 +52,48 @@ def tabular(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConf
     )
 
 
+def hoppers(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty hoppers with legs of different size, Tables 2 and 4; 10 evaluation episodes and a short warm-up.
+
+    The paper evaluates 100 episodes, which costs several times the training: `hoppers-paper` does that. Here the
+    candidates play 50 episodes for their tables apart, of which only the first 100 steps are read.
+    """
+    config = hoppers_paper(level, selector)
+    return replace(
+        config,
+        federation=replace(config.federation, evaluation_episodes=10),
+        learner=replace(config.learner, filter_warmup_steps=5_000),
+        modelling=replace(config.modelling, episodes=50),
+    )
+
+
+def hoppers_paper(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """The same with the paper's 100 evaluation episodes, which also make the tables."""
+    return ExperimentConfig(
+        world="hoppers",
+        level=level,
+        selector=selector,
+        rounds=100,
+        federation=FederationConfig(evaluation_episodes=100),
+        learner=LearnerConfig(
+            local_iterations=20,
+            learning_rate=0.03,
+            learning_rate_decay=0.9,
+            learning_rate_floor=1e-4,
+            entropy_decay_rounds=5,
+            filter_warmup_steps=50_000,
+        ),
+        modelling=ModellingConfig(
+            history_rounds=2, steps_per_episode=100, observation_cell=0.4, action_cell=0.4, clip_actions=True
+        ),
+    )
+
+
 PRESETS: dict[str, Callable[..., ExperimentConfig]] = {
     "mountain-cars": mountain_cars,
     "mountain-cars-paper": mountain_cars_paper,
+    "hoppers": hoppers,
+    "hoppers-paper": hoppers_paper,
     "tabular": tabular,
 }
 

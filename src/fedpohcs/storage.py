@@ -134,15 +134,9 @@ def _cell(value: object) -> str:
 
 
 def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
-    returns = np.asarray(record.evaluation.mean_return, float)
-    weights = np.asarray(config.federation.client_weights or np.ones(config.federation.num_clients))
-    weights = weights[record.evaluation.client]
     return [
         int(record.round),
-        returns.mean(),
-        returns.min(),
-        returns.max(),
-        returns @ weights / weights.sum(),
+        *_return_cells(record, config),
         int(np.sum(record.train_steps)),
         int(np.sum(record.evaluation.steps)),
         len(record.rejected),
@@ -151,12 +145,23 @@ def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
     ]
 
 
+def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
+    """Mean, least, largest and weighted return; not numbers where nobody was evaluated."""
+    returns = np.asarray(record.evaluation.mean_return, float)
+    if not len(returns):
+        return [np.nan] * 4
+    weights = np.asarray(config.federation.client_weights or np.ones(config.federation.num_clients))
+    weights = weights[record.evaluation.client]
+    return [returns.mean(), returns.min(), returns.max(), returns @ weights / weights.sum()]
+
+
 def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
+    returns = record.evaluation.mean_return
     tables = (
         ("candidate", record.candidates, record.selection.scores),
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
-        ("evaluated", record.evaluation.client, {"mean_return": record.evaluation.mean_return}),
+        ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
     )
     for role, clients, metrics in tables:
         for metric, values in metrics.items():

@@ -67,6 +67,7 @@ class Evaluation(NamedTuple):
     client: ClientIds  # [n]
     mean_return: Vector  # [n]
     steps: NDArray[np.int64]  # [n]
+    info: Mapping[str, Vector] = {}  # each [n]
 
 
 class ServerState(NamedTuple):

@@ -111,7 +111,9 @@ def action_noise(generator: np.random.Generator, actions: ContinuousActions | Di
 
 def empty_trajectory(world: World) -> Trajectory:
     """No steps at all, with the right shapes and types."""
-    continuous = isinstance(world.actions, ContinuousActions)
     observation = np.zeros((0, 1, world.observation_size), np.float32)
-    action = np.zeros((0, 1, world.actions.size), np.float32) if continuous else np.zeros((0, 1), np.int32)
+    if isinstance(world.actions, ContinuousActions):
+        action = np.zeros((0, 1, world.actions.size), np.float32)
+    else:
+        action = np.zeros((0, 1), np.int32)
     return Trajectory(observation, action, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.int8), observation)

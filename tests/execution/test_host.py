@@ -1,0 +1,120 @@
+"""The host executor and the lockstep collector: what clients play is theirs alone."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("mujoco")
+
+from fedpohcs.envs.host import Play, Played, Quota, episode_generator
+from fedpohcs.envs.mujoco import Hoppers
+from fedpohcs.execution.devices import configure_jax
+from fedpohcs.execution.host import HostExecutor, first_of_episodes
+from fedpohcs.learners.filters import filter_observation, init_filters
+from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
+from fedpohcs.learners.trajectory import Status, Trajectory
+from fedpohcs.presets import preset
+
+WORLD = Hoppers("medium", 5)
+POLICIES = [
+    jax.tree.map(np.asarray, init_agent(jax.random.key(seed), 11, WORLD.actions, (8,), 1.0).policy) for seed in range(5)
+]
+
+
+def play(client: int, policy: PolicyParams) -> Play:
+    return Play(client, policy, init_filters(11), 5.0, (0, 3, 7, client, 0))
+
+
+def assert_same(one: Played, other: Played) -> None:
+    jax.tree.map(np.testing.assert_array_equal, one.trajectory, other.trajectory)
+
+
+@pytest.mark.parametrize("quota", [Quota(min_steps=150), Quota(episodes=40), Quota(episodes=3, steps_per_episode=9)])
+def test_what_a_client_plays_does_not_depend_on_its_company_or_on_what_was_played_before(quota: Quota) -> None:
+    collector = WORLD.make_collector()
+    plays = [play(client, POLICIES[client]) for client in (4, 0, 2)]
+    together = collector.collect(plays, quota)
+    again = collector.collect(plays[::-1], quota)[::-1]
+    alone = [WORLD.make_collector().collect([one], quota)[0] for one in plays]
+    for one, other, third in zip(together, again, alone, strict=True):
+        assert_same(one, other)
+        assert_same(one, third)
+
+
+def test_episodes_are_those_of_playing_them_one_after_the_other() -> None:
+    """The slow twin: one lane, one episode after the other, until there are more than 100 steps."""
+    collector = WORLD.make_collector()
+    simulator, mine = collector.simulator, play(3, POLICIES[3])  # pyright: ignore[reportAttributeAccessIssue]
+    lane, rows, episode = np.array([3 * simulator.lanes_per_client]), [], 0
+    while len(rows) <= 100:
+        generator = episode_generator(mine, episode)
+        observation, done, time = simulator.reset(lane, [generator]).astype(np.float32), False, 0
+        while not done:
+            if time % 50 == 0:
+                noise = generator.standard_normal((50, 3), np.float32)
+            filtered = filter_observation(mine.filters, observation, 5.0)
+            action = action_distribution(mine.policy, filtered).sample(noise[time % 50])
+            moved = simulator.step(lane, action)
+            rows.append((observation[0], action[0], moved.reward[0]))
+            observation, done, time = moved.observation.astype(np.float32), bool(moved.terminated[0]), time + 1
+        episode += 1
+    (played,) = WORLD.make_collector().collect([mine], Quota(min_steps=100))
+    for recorded, expected in zip(played.trajectory[:3], zip(*rows, strict=True), strict=True):
+        np.testing.assert_allclose(recorded[:, 0], np.array(expected), rtol=1e-5, atol=1e-5)
+    assert (played.trajectory.status == Status.TERMINATED).sum() == episode
+
+
+def test_shared_and_own_policies_act_alike() -> None:
+    shared = WORLD.make_collector().collect([play(client, POLICIES[0]) for client in (1, 2)], Quota(episodes=2))
+    copies = [jax.tree.map(np.copy, POLICIES[0]) for _ in range(2)]
+    own = WORLD.make_collector().collect(
+        [play(client, policy) for client, policy in zip((1, 2), copies, strict=True)], Quota(episodes=2)
+    )
+    for one, other in zip(shared, own, strict=True):
+        np.testing.assert_allclose(one.trajectory.reward, other.trajectory.reward, rtol=1e-4)
+
+
+def test_cut_episodes_go_on_to_the_observation_after_the_cut() -> None:
+    whole = WORLD.make_collector().collect([play(0, POLICIES[0])], Quota(episodes=3))[0].trajectory
+    cut = WORLD.make_collector().collect([play(0, POLICIES[0])], Quota(episodes=3, steps_per_episode=4))[0].trajectory
+    assert cut.status[:, 0].tolist() == [1, 1, 1, 3] * 3
+    trimmed = first_of_episodes(whole, 4)
+    np.testing.assert_array_equal(trimmed.observation, cut.observation)
+    np.testing.assert_array_equal(trimmed.status, cut.status)
+    ends = cut.last[:, 0]
+    assert cut.next_observation is not None and trimmed.next_observation is not None
+    np.testing.assert_array_equal(trimmed.next_observation[ends], cut.next_observation[ends])
+
+
+def test_first_of_episodes_leaves_short_episodes_alone() -> None:
+    status = np.array([[1], [2], [1], [1], [1], [3]], np.int8)
+    numbers = np.arange(6.0)[:, None]
+    trajectory = Trajectory(numbers[..., None], numbers, numbers, status, numbers[..., None] + 100)
+    first = first_of_episodes(trajectory, 2)
+    assert first.reward[:, 0].tolist() == [0, 1, 2, 3]
+    assert first.status[:, 0].tolist() == [1, 2, 1, 3]
+    assert first.next_observation is not None
+    assert first.next_observation[3, 0, 0] == 4
+
+
+def small_config(**changes: object):
+    config = preset("hoppers")
+    federation = replace(config.federation, num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=2)
+    learner = replace(config.learner, local_iterations=2, steps_per_iteration=100, filter_warmup_steps=200)
+    modelling = replace(config.modelling, episodes=3)
+    return replace(config, federation=federation, learner=learner, modelling=modelling, rounds=2, **changes)
+
+
+def test_training_depends_on_the_client_and_not_on_its_company() -> None:
+    config = small_config()
+    configure_jax(config.groups)
+    one, other = HostExecutor(config), HostExecutor(config)
+    params = one.initial_params()
+    together, pair = one.train(params, 0, np.array([0, 2, 4])), other.train(params, 0, np.array([4, 1]))
+    assert together.steps[2] == pair.steps[0] > 200
+    np.testing.assert_allclose(
+        together.params.policy.layers[0].kernel[2], pair.params.policy.layers[0].kernel[0], rtol=1e-3, atol=1e-5
+    )
+    assert not np.array_equal(together.params.policy.layers[0].kernel[2], params.policy.layers[0].kernel)
