@@ -11,6 +11,7 @@ WORLDS = {
     "hoppers": "fedpohcs.envs.mujoco:Hoppers",
     "half-cheetahs": "fedpohcs.envs.mujoco:HalfCheetahs",
     "walkers": "fedpohcs.envs.mujoco:Walkers",
+    "hongkong": "fedpohcs.envs.hongkong.world:HongKong",
     "tabular": "fedpohcs.envs.tabular:TabularWorlds",
 }
 
@@ -30,4 +31,4 @@ def world_levels(name: str) -> tuple[str, ...]:
 def make_world(config: ExperimentConfig) -> Any:
     """The population that an experiment is about."""
     require_known("level", config.level, world_levels(config.world))
-    return world_class(config.world)(config.level, config.federation.num_clients)
+    return world_class(config.world).from_config(config)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 if TYPE_CHECKING:
     import jax
 
+    from fedpohcs.config import ExperimentConfig
+
 EnvParams = Any  # a pytree; with a leading client axis it is a population
 EnvState = Any
 
@@ -43,6 +45,12 @@ class World(ABC):
     actions: ContinuousActions | DiscreteActions
     horizon: int
     """Steps after which an episode is cut."""
+
+    @classmethod
+    def from_config(cls, config: ExperimentConfig) -> Any:
+        """The world of an experiment. A world with settings of its own reads them here."""
+        make: Any = cls
+        return make(config.level, config.federation.num_clients)
 
 
 class TracedWorld(World):

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import ClassVar
 
-from fedpohcs.config import TrafficConfig
+from fedpohcs.config import ExperimentConfig, TrafficConfig
 from fedpohcs.envs.base import ContinuousActions
 from fedpohcs.envs.hongkong.areas import AREAS
 from fedpohcs.envs.hongkong.networks import load_network
@@ -29,6 +29,11 @@ class HongKong(SimulatedWorld):
         self.config = config or TrafficConfig()
         self.horizon = self.config.horizon
         self.networks = [load_network(name, self.config.networks) for name in list(AREAS)[:num_clients]]
+
+    @classmethod
+    def from_config(cls, config: ExperimentConfig) -> "HongKong":
+        """With the settings of `config.traffic`."""
+        return cls(config.level, config.federation.num_clients, config.traffic)
 
     def open(self, client: int) -> Traffic:
         """The client's area, in this process."""
