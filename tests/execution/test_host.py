@@ -73,7 +73,7 @@ def test_shared_and_own_policies_act_alike() -> None:
         [play(client, policy) for client, policy in zip((1, 2), copies, strict=True)], Quota(episodes=2)
     )
     for one, other in zip(shared, own, strict=True):
-        np.testing.assert_allclose(one.trajectory.reward, other.trajectory.reward, rtol=1e-4)
+        assert_same(one, other)
 
 
 def test_cut_episodes_go_on_to_the_observation_after_the_cut() -> None:

@@ -34,7 +34,10 @@ class Moved(NamedTuple):
 
 
 class Simulator(Protocol):
-    """Steps any of its lanes at once. Lane `client * lanes_per_client + slot` is an environment of that client."""
+    """Steps any of its lanes at once, given in ascending order.
+
+    Lane `client * lanes_per_client + slot` is an environment of that client.
+    """
 
     lanes_per_client: int
 
@@ -124,13 +127,15 @@ class LockstepCollector:
         """See `envs.host.Collector`."""
         if not plays:
             return []
-        run = _Run(self.world, self.simulator, plays, quota, self._expected_length)
+        order = sorted(range(len(plays)), key=lambda index: plays[index].client)  # lanes ascend
+        run = _Run(self.world, self.simulator, [plays[index] for index in order], quota, self._expected_length)
         while run.active.any():
             run.advance()
-        for play, client in zip(plays, run.clients, strict=True):
+        for play, client in zip(run.plays, run.clients, strict=True):
             if client.length:
                 self._expected_length[play.client] = float(np.mean(list(client.length.values())))
-        return run.results()
+        played = dict(zip(order, run.results(), strict=True))
+        return [played[index] for index in range(len(plays))]
 
 
 class _Run:
@@ -141,9 +146,7 @@ class _Run:
     ) -> None:
         self.world, self.simulator, self.plays, self.quota = world, simulator, plays, quota
         self.horizon = min(world.horizon, quota.steps_per_episode or world.horizon)
-        slots = (
-            simulator.lanes_per_client if quota.episodes is None else min(quota.episodes, simulator.lanes_per_client)
-        )
+        slots = simulator.lanes_per_client
         shape = (len(plays), slots)
         self.clients = [_Client(quota, min(expected.get(play.client, self.horizon), self.horizon)) for play in plays]
         self.failures: list[str | None] = [None] * len(plays)
@@ -209,11 +212,13 @@ class _Run:
         return played
 
     def _act(self, at: tuple[np.ndarray, ...], time: np.ndarray) -> np.ndarray:
-        limit = self.plays[0].observation_limit
-        width = int(at[1].max()) + 1
-        distribution = action_distribution(
-            self.policy, filter_observation(self.filters, self.observation[:, :width], limit)
-        )
+        """What the policies do in these lanes.
+
+        Idle lanes are computed along: the last digits of a matrix product depend on how many rows it has, and a
+        client's actions must not depend on how many of its lanes are busy.
+        """
+        filtered = filter_observation(self.filters, self.observation, self.plays[0].observation_limit)
+        distribution = action_distribution(self.policy, filtered)
         phase = time % NOISE_STEPS
         for index in np.flatnonzero(phase == 0):
             slot = int(at[0][index]), int(at[1][index])

@@ -19,7 +19,7 @@ from fedpohcs.envs.host import Collector, HostWorld
 from fedpohcs.envs.lockstep import Lanes, LockstepCollector, Moved
 from fedpohcs.errors import UserError
 
-LANES_PER_CLIENT = 32  # episodes that a client may play side by side
+LANES_PER_CLIENT = 16  # episodes that a client may play side by side
 
 
 class Parameter(NamedTuple):
