@@ -62,6 +62,24 @@ class ShowOptions:
 
 
 @dataclass(frozen=True)
+class PlayOptions:
+    """`fedpohcs osm play`."""
+
+    area: str = "central"
+    """One of the ten areas, or a network in the folder."""
+    run: Path | None = None
+    """Run folder of a trained policy. None: IDM drives."""
+    networks: Path | None = None
+    """Folder made by `fedpohcs osm build`."""
+    output: Annotated[Path, arg(aliases=("-o",))] = Path("drive.gif")
+    """File to write."""
+    seed: int = 0
+    """Of the start."""
+    steps: int = 500
+    """Of a tenth of a second."""
+
+
+@dataclass(frozen=True)
 class ReferenceOptions:
     """`fedpohcs osm reference`."""
 
@@ -139,6 +157,23 @@ def show(arguments: list[str]) -> None:
     print(output)
 
 
+def play(arguments: list[str]) -> None:
+    """Draw a drive, by a trained policy or by IDM, as a moving picture."""
+    given = _parse(PlayOptions, play, arguments)
+    network = load_network(given.area, given.networks)
+    require(given.output.suffix == ".gif", "output", str(given.output), "must end in .gif")
+    from fedpohcs.envs.hongkong.drives import load_driver, record_drive
+
+    config = TrafficConfig(horizon=given.steps)
+    driver = None if given.run is None else load_driver(given.run)
+    frames = record_drive(network, config, given.seed, driver)
+    from fedpohcs.envs.hongkong.drawing import draw_drive
+
+    draw_drive(network, frames, given.output, "driven by IDM" if driver is None else "learned")
+    print(f"return {frames[-1].total:.1f} in {given.steps} steps")
+    print(given.output)
+
+
 def reference(arguments: list[str]) -> None:
     """Measure what IDM returns in place of a learned policy."""
     given = _parse(ReferenceOptions, reference, arguments)
@@ -162,6 +197,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": build,
     "fetch": fetch,
     "show": show,
+    "play": play,
     "reference": reference,
 }
 

@@ -3,7 +3,7 @@
 import gzip
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,20 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
+from fedpohcs.envs.hongkong.drives import Frame
 from fedpohcs.envs.hongkong.networks import Network
 from fedpohcs.envs.hongkong.sight import VEHICLE_LENGTH
 
 ROAD, LOOP, IDM, EGO = "#c9ccd1", "#7d8590", "#2b6cb0", "#d1242f"
 VEHICLE_WIDTH = 2.0
 CLOSE_UP = 60.0  # metres shown around the ego vehicle on every side
-
-
-class Frame(NamedTuple):
-    """One moment of a drive; the ego vehicle comes first."""
-
-    vehicles: np.ndarray  # [11, 3]: east, north, heading in degrees
-    speeds: np.ndarray  # [11], m/s
-    total: float  # of rewards so far
 
 
 def draw_network(network: Network, vehicles: np.ndarray | None = None) -> Figure:
@@ -52,7 +45,7 @@ def draw_drive(network: Network, frames: Sequence[Frame], output: Path, title: s
     """
     from matplotlib.animation import FuncAnimation, PillowWriter
 
-    figure = Figure(figsize=(9, 4.6), dpi=80, layout="constrained")
+    figure = Figure(figsize=(8.4, 4.4), dpi=72, layout="constrained")
     overview, close_up = figure.subplots(1, 2)
     bodies = []
     for axes, scale in ((overview, 3.0), (close_up, 1.0)):
@@ -89,7 +82,7 @@ def _draw_roads(axes: Axes, network: Network) -> None:
     axes.add_collection(LineCollection(streets, colors=ROAD, linewidths=1.2))
     axes.add_collection(LineCollection(loop, colors=LOOP, linewidths=1.6))
     axes.autoscale()
-    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_aspect("equal", adjustable="box")
 
 
 def _bodies(vehicles: np.ndarray, scale: float) -> PolyCollection:

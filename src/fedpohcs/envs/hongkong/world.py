@@ -19,6 +19,7 @@ class HongKong(SimulatedWorld):
     levels: ClassVar[tuple[str, ...]] = ("areas",)
     observation_size = OBSERVATION_SIZE
     actions = ContinuousActions(size=ACTION_SIZE, low=-1.0, high=1.0)
+    preload = ("fedpohcs.envs.hongkong.world", "libsumo")
 
     def __init__(self, level: str, num_clients: int, config: TrafficConfig | None = None) -> None:
         del level  # there is one
