@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from scipy.special import stdtrit
 
 from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.references import reference_of
 from fedpohcs.errors import require_known
 from fedpohcs.storage import LAST_ROUNDS, Run
 from fedpohcs.types import Vector
@@ -90,6 +91,7 @@ def statistics_tables(groups: Sequence[Group], reference: str | None = None) -> 
     for (world, level), members in by_level(groups).items():
         title = f"{world}, {level} heterogeneity, {_count_seeds(members)}"
         tables.append(_table(title, members, [summarise(group) for group in members]))
+        tables += reference_table(members)
         base = _find_reference(members, reference)
         others = [group for group in members if group is not base]
         if others and len(base.runs) > 1:
@@ -97,6 +99,22 @@ def statistics_tables(groups: Sequence[Group], reference: str | None = None) -> 
             title = f"difference to {base.label}, paired by seed ({world}, {level})"
             tables.append(_without_empty_rows(_table(title, others, differences)))
     return tables
+
+
+def reference_table(groups: Sequence[Group]) -> list[Table]:
+    """What each client returned at the end, beside the world's stored reference; nothing where there is none."""
+    reference = reference_of(groups[0].runs[0].config)
+    if reference is None:
+        return []
+    names = (*reference.clients, "mean")
+    finals = [np.array([[*run.final_returns, run.final_returns.mean()] for run in group.runs]) for group in groups]
+    known = [*reference.mean_return, reference.mean_return.mean()]
+    rows = [
+        (name, *(_show(name, confidence_interval(final[:, row])) for final in finals), _decimal(known[row], 1))
+        for row, name in enumerate(names)
+    ]
+    headers = ("", *(group.label for group in groups), reference.label)
+    return [Table(f"mean return of each client, last {LAST_ROUNDS} rounds", headers, tuple(rows))]
 
 
 def timings_table(groups: Sequence[Group]) -> Table:
