@@ -67,11 +67,9 @@ def train(arguments: list[str]) -> None:
     from fedpohcs.storage import check_free
 
     name, rest = _take_preset("train", arguments)
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="fedpohcs train")
-    peek.add_argument("--level")
-    peek.add_argument("--selector")
-    chosen, _ = peek.parse_known_args(rest)
-    default = options.TrainOptions(_as(options.RunSettings, preset(name, chosen.level, chosen.selector)))
+    chosen = _peek("train", rest)
+    config = _with_clients(preset(name, chosen.level, chosen.selector), chosen.clients)
+    default = options.TrainOptions(_as(options.RunSettings, config))
     given = _parse(options.TrainOptions, f"train {name}", rest, default)
     config = _as(ExperimentConfig, given.config)
     out = given.out or Path("runs") / name / _run_path(config)
@@ -83,13 +81,15 @@ def train(arguments: list[str]) -> None:
 def compare(arguments: list[str]) -> None:
     """Train with several selectors and seeds, then write a table, figures and a report."""
     name, rest = _take_preset("compare", arguments)
-    given = _parse_compare(name, rest, preset(name))
+    clients = _peek("compare", rest).clients
+    given = _parse_compare(name, rest, _with_clients(preset(name), clients))
     levels = _split("levels", given.levels) if given.levels else [given.config.level]
     selectors, seeds = _split("selectors", given.selectors), [_seed(s) for s in _split("seeds", given.seeds)]
     configs = []
     for level in levels:
         for selector in selectors:
-            shared = _parse_compare(name, rest, preset(name, level, selector)).config
+            default = _with_clients(preset(name, level, selector), clients)
+            shared = _parse_compare(name, rest, default).config
             configs += [dataclasses.replace(_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
     from fedpohcs.comparison import plan_runs, write_results
 
@@ -192,6 +192,23 @@ def _take_preset(command: str, arguments: list[str]) -> tuple[str, list[str]]:
         return first, ["--help"]
     known = ", ".join(PRESETS)
     raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+
+
+def _peek(command: str, arguments: list[str]) -> argparse.Namespace:
+    """The options that decide what the others default to."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
+    parser.add_argument("--level")
+    parser.add_argument("--selector")
+    parser.add_argument("--clients", type=int)
+    return parser.parse_known_args(arguments)[0]
+
+
+def _with_clients(config: ExperimentConfig, num_clients: int | None) -> ExperimentConfig:
+    if num_clients is None:
+        return config
+    federation, least = config.federation, max(num_clients, 1)
+    shrunk = {name: min(getattr(federation, name), least) for name in ("num_candidates", "num_selected")}
+    return dataclasses.replace(config, federation=dataclasses.replace(federation, num_clients=num_clients, **shrunk))
 
 
 def _as(cls: type[T], config: ExperimentConfig) -> T:

@@ -223,6 +223,8 @@ class ExperimentConfig:
     world: str = "mountain-cars"
     level: str = "medium"
     """Level of heterogeneity; every world names its own."""
+    env: str | None = None
+    """What the world `gym` is made of: a registered Gymnasium id, or module:function that makes a client's own."""
     selector: str = "fedpohcs"
     """How the clients that train are chosen; see `fedpohcs list`."""
     rounds: int = 150

@@ -113,13 +113,16 @@ def check_names(config: ExperimentConfig) -> None:
 
     require_known("selector", config.selector, SELECTORS)
     require_known("level", config.level, world_levels(config.world))
-    if issubclass(world_class(config.world), HostWorld):
-        make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
+    world = world_class(config.world)
+    if issubclass(world, HostWorld):
+        world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
+    if config.env is not None:
+        require(config.world == "gym", "env", config.env, f"is for the world 'gym', not for {config.world!r}")
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     if federation.aggregator == "policy-mean":
         from fedpohcs.envs.base import DiscreteActions
 
-        tabular = isinstance(world_class(config.world).actions, DiscreteActions) and not config.learner.hidden_sizes
+        tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")

@@ -30,6 +30,40 @@ def mountain_cars_paper(level: str = "medium", selector: str = "fedpohcs") -> Ex
     return replace(config, learner=replace(config.learner, learning_rate=rate))
 
 
+def half_cheetahs(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty half cheetahs under different gravity; settings of `hoppers`, but 3 evaluation episodes: none is short."""
+    return _like_hoppers("half-cheetahs", level, selector, evaluation_episodes=3)
+
+
+def walkers(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty two-legged walkers with legs of different size; settings of `hoppers`."""
+    return _like_hoppers("walkers", level, selector, evaluation_episodes=10)
+
+
+def _like_hoppers(world: str, level: str, selector: str, evaluation_episodes: int) -> ExperimentConfig:
+    config = hoppers(level, selector)
+    return replace(config, world=world, federation=replace(config.federation, evaluation_episodes=evaluation_episodes))
+
+
+def gym(level: str = "own", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Twenty clients of your own: any Gymnasium environments. Say which with --env."""
+    return ExperimentConfig(
+        world="gym",
+        level=level,
+        selector=selector,
+        rounds=50,
+        federation=FederationConfig(num_clients=20, num_candidates=10, num_selected=4),
+        learner=LearnerConfig(
+            learning_rate=0.01,
+            kl_target=0.01,
+            entropy_coefficient=0.01,
+            entropy_decay_rounds=50,
+            filter_warmup_steps=1_000,
+        ),
+        modelling=ModellingConfig(observation_cell=0.4, action_cell=0.4, clip_actions=True),
+    )
+
+
 def tabular(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
     """Twelve small random decision processes; a run takes seconds."""
     return ExperimentConfig(
@@ -118,6 +152,9 @@ PRESETS: dict[str, Callable[..., ExperimentConfig]] = {
     "hoppers": hoppers,
     "hoppers-paper": hoppers_paper,
     "hongkong": hongkong,
+    "half-cheetahs": half_cheetahs,
+    "walkers": walkers,
+    "gym": gym,
     "tabular": tabular,
 }
 

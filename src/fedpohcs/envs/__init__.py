@@ -12,6 +12,7 @@ WORLDS = {
     "half-cheetahs": "fedpohcs.envs.mujoco:HalfCheetahs",
     "walkers": "fedpohcs.envs.mujoco:Walkers",
     "hongkong": "fedpohcs.envs.hongkong.world:HongKong",
+    "gym": "fedpohcs.envs.gym:GymWorld",
     "tabular": "fedpohcs.envs.tabular:TabularWorlds",
 }
 
