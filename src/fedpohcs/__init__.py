@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig
+    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, TrafficConfig
     from fedpohcs.experiment import run_experiment
     from fedpohcs.presets import preset
 
@@ -18,6 +18,7 @@ __all__ = [
     "FederationConfig",
     "LearnerConfig",
     "ModellingConfig",
+    "TrafficConfig",
     "__version__",
     "preset",
     "run_experiment",
@@ -28,6 +29,7 @@ _HOME = {
     "FederationConfig": "config",
     "LearnerConfig": "config",
     "ModellingConfig": "config",
+    "TrafficConfig": "config",
     "preset": "presets",
     "run_experiment": "experiment",
 }
