@@ -13,6 +13,7 @@ import tyro
 from fedpohcs import __version__, options
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require_known
+from fedpohcs.plugins import register_plugins
 from fedpohcs.presets import PRESETS, preset
 
 T = TypeVar("T")
@@ -142,6 +143,7 @@ def list_names(arguments: list[str]) -> None:
     from fedpohcs.envs import WORLDS, world_class, world_levels
     from fedpohcs.selection import SELECTORS
 
+    register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
     registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": AGGREGATORS}
     sections = {"worlds": worlds} | {
@@ -185,6 +187,7 @@ def _parse_compare(name: str, arguments: list[str], config: ExperimentConfig) ->
 def _take_preset(command: str, arguments: list[str]) -> tuple[str, list[str]]:
     """The preset in front and the rest. `--help` alone explains the options of the first preset."""
     if arguments and not arguments[0].startswith("-"):
+        register_plugins()
         require_known("preset", arguments[0], PRESETS)
         return arguments[0], arguments[1:]
     first = next(iter(PRESETS))

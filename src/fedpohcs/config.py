@@ -170,6 +170,9 @@ class ModellingConfig:
     """Model only so many first steps of an episode. None: all."""
     observation_cell: float = 0.1
     """Width of a state cell, in units of the filtered observation."""
+    discretiser: str | None = None
+    """Cells of your own in place of `observation_cell`: module:function from observations [n, obs], unfiltered, to
+    integers [n] or [n, k]."""
     action_cell: float = 0.1
     """Width of an action cell. Discrete actions are their own cells."""
     clip_actions: bool = False

@@ -9,6 +9,7 @@ from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs import make_world, world_class, world_levels
 from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import require, require_known
+from fedpohcs.plugins import register_plugins
 from fedpohcs.selection import SELECTORS
 from fedpohcs.storage import RunFolder
 from fedpohcs.types import Params, RoundRecord, ServerState
@@ -111,6 +112,7 @@ def check_names(config: ExperimentConfig) -> None:
     """
     from fedpohcs.aggregation import AGGREGATORS
 
+    register_plugins()
     require_known("selector", config.selector, SELECTORS)
     require_known("level", config.level, world_levels(config.world))
     world = world_class(config.world)

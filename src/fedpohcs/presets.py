@@ -167,8 +167,10 @@ def preset(name: str, level: str | None = None, selector: str | None = None) -> 
         50
     """
     from fedpohcs.envs import world_levels
+    from fedpohcs.plugins import register_plugins
     from fedpohcs.selection import SELECTORS
 
+    register_plugins()
     require_known("preset", name, PRESETS)
     choice = {}
     if level is not None:

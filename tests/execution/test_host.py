@@ -1,6 +1,8 @@
 """The host executor and the lockstep collector: what clients play is theirs alone."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,14 +10,18 @@ import pytest
 
 pytest.importorskip("mujoco")
 
+from fedpohcs.cli import main
 from fedpohcs.envs.host import Play, Played, Quota, episode_generator
-from fedpohcs.envs.mujoco import Hoppers
+from fedpohcs.envs.mujoco import Hoppers, Parameter
+from fedpohcs.errors import UserError
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.host import HostExecutor, first_of_episodes
+from fedpohcs.experiment import run_experiment
 from fedpohcs.learners.filters import filter_observation, init_filters
 from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
 from fedpohcs.learners.trajectory import Status, Trajectory
 from fedpohcs.presets import preset
+from fedpohcs.storage import load_run
 
 WORLD = Hoppers("medium", 5)
 POLICIES = [
@@ -104,7 +110,9 @@ def small_config(**changes: object):
     federation = replace(config.federation, num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=2)
     learner = replace(config.learner, local_iterations=2, steps_per_iteration=100, filter_warmup_steps=200)
     modelling = replace(config.modelling, episodes=3)
-    return replace(config, federation=federation, learner=learner, modelling=modelling, rounds=2, **changes)
+    return replace(
+        config, **{"federation": federation, "learner": learner, "modelling": modelling, "rounds": 2, **changes}
+    )
 
 
 def test_training_depends_on_the_client_and_not_on_its_company() -> None:
@@ -118,3 +126,111 @@ def test_training_depends_on_the_client_and_not_on_its_company() -> None:
         together.params.policy.layers[0].kernel[2], pair.params.policy.layers[0].kernel[0], rtol=1e-3, atol=1e-5
     )
     assert not np.array_equal(together.params.policy.layers[0].kernel[2], params.policy.layers[0].kernel)
+
+
+class Unstable:
+    """A simulator whose lanes diverge in chosen episodes: those that begin with one of these draws."""
+
+    def __init__(self, simulator: Any, share: float) -> None:
+        self.simulator, self.share = simulator, share
+        self.lanes_per_client = simulator.lanes_per_client
+        self.doomed: dict[int, bool] = {}
+        self.age: dict[int, int] = {}
+
+    def reset(self, lanes: np.ndarray, generators: list[np.random.Generator]) -> np.ndarray:
+        for lane, generator in zip(lanes.tolist(), generators, strict=True):
+            self.doomed[lane], self.age[lane] = generator.random() < self.share, 0
+        return self.simulator.reset(lanes, generators)
+
+    def step(self, lanes: np.ndarray, action: np.ndarray) -> Any:
+        for lane in lanes.tolist():
+            self.age[lane] += 1
+            if self.doomed[lane] and self.age[lane] == 3:
+                self.simulator.velocity[lane] = 1e20  # MuJoCo notices, and starts anew
+        return self.simulator.step(lanes, action)
+
+    def close(self) -> None:
+        self.simulator.close()
+
+
+def unstable(share: float) -> Any:
+    collector: Any = WORLD.make_collector()
+    collector.simulator = Unstable(collector.simulator, share)
+    return collector
+
+
+@pytest.mark.parametrize("quota", [Quota(episodes=6), Quota(min_steps=300)])
+def test_episodes_that_diverge_are_counted_and_replaced(quota: Quota, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where MuJoCo may write its log
+    plays = [play(client, POLICIES[client]) for client in (0, 3)]
+    together = unstable(0.4).collect(plays, quota)
+    alone = [unstable(0.4).collect([one], quota)[0] for one in plays]
+    for one, other in zip(together, alone, strict=True):
+        assert_same(one, other)
+        assert one.num_lost == other.num_lost > 0
+        assert one.failure is None
+        assert np.isfinite(one.trajectory.observation).all()
+        assert np.abs(one.trajectory.observation).max() < 100
+    if quota.episodes:
+        assert [int(one.trajectory.last.sum()) for one in together] == [6, 6]
+    else:
+        assert all(len(one.trajectory.reward) > 300 for one in together)
+
+
+def test_a_client_whose_every_episode_diverges_is_given_up(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (played,) = unstable(1.0).collect([play(0, POLICIES[0])], Quota(episodes=2))
+    assert played.failure is not None
+    assert played.failure.startswith("the simulation went wrong in")
+    assert len(played.trajectory.reward) == 0
+
+
+def test_thinned_evaluation_leaves_the_rest_of_the_round_as_it_is(tmp_path: Path) -> None:
+    """Rounds 0, 2 and 4 are evaluated; who is asked in between plays for the occasion."""
+    federation = replace(small_config().federation, evaluation_every=2)
+    for selector in ("fedpohcs", "power-of-choice", "gradient-norm"):
+        modelling = replace(small_config().modelling, episodes=None)
+        config = small_config(federation=federation, modelling=modelling, rounds=3, selector=selector)
+        history = run_experiment(config, tmp_path / selector)
+        evaluated = [len(record.evaluation.client) for record in history.records]
+        assert evaluated == [5, 0, 5, 0]
+        run = load_run(tmp_path / selector)
+        assert np.isnan(run.rounds["mean_return"]).tolist() == [False, True, False, True]
+        assert run.rounds["evaluation_steps"].tolist()[1] == 0
+        for record in history.records[1:]:
+            assert all(np.isfinite(scores).all() for scores in record.selection.scores.values())
+
+
+def test_tables_are_made_of_episodes_played_apart_when_asked_for() -> None:
+    config = small_config()
+    configure_jax(config.groups)
+    executor = HostExecutor(config)
+    params, everyone = executor.initial_params(), np.arange(5)
+    executor.evaluate(params, 0, everyone)
+    assert not executor.history
+    before = jax.tree.map(np.copy, executor.state)
+    for _ in range(2):
+        metrics = executor.measure(params, 0, everyone[:3], frozenset({"weighted_advantage"}))
+        assert sorted(executor.history) == [0, 1, 2]
+        assert {len(rounds) for rounds in executor.history.values()} == {1}
+    assert [int(rounds[0].last.sum()) for rounds in executor.history.values()] == [3, 3, 3]
+    assert metrics.weighted_advantage is not None
+    jax.tree.map(np.testing.assert_array_equal, before, executor.state)
+
+
+def test_without_mujoco_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.setattr("fedpohcs.envs.mujoco.find_spec", lambda name: None)
+    assert main(["train", "hoppers", "--out", str(tmp_path / "run")]) == 2
+    assert "pip install 'fedpohcs[mujoco]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_parameter_out_of_range_is_named() -> None:
+    with pytest.raises(UserError, match=r"leg_geom.size \(=-0.01\) makes no valid model"):
+        WORLD.make_model(-0.01)
+    with pytest.raises(UserError, match="paw_geom"):
+
+        class Pawed(Hoppers):
+            parameters = (Parameter("geom", "paw_geom", "size", 0),)
+
+        Pawed("low", 2).make_collector()

@@ -1,10 +1,7 @@
 """Anybody's Gymnasium environments as a federation, played in worker processes."""
 
-import importlib
 import math
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +10,7 @@ from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs.base import ContinuousActions, DiscreteActions
 from fedpohcs.envs.workers import SimulatedWorld
 from fedpohcs.errors import UserError, require
+from fedpohcs.plugins import import_function
 
 LONGEST_EPISODE = 1000  # steps, where the environment names no limit of its own
 
@@ -121,16 +119,9 @@ def make_environment(env: str, client: int) -> Any:
     """The environment of a client: what its function makes, or a registered one, the same for all."""
     import gymnasium
 
-    module_name, colon, attribute = env.partition(":")
-    if colon:
-        if str(Path.cwd()) not in sys.path:  # a user's own file is found where the command is run
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            function = getattr(importlib.import_module(module_name), attribute, None)
-        except ModuleNotFoundError as error:
-            raise UserError(f"env (={env!r}) names a module that cannot be imported: {error}.") from error
-        if callable(function):
-            return function(client)
+    function = import_function("env", env) if ":" in env else None
+    if function is not None:
+        return function(client)
     try:
         return gymnasium.make(env)
     except gymnasium.error.Error as error:

@@ -33,6 +33,8 @@ class Parameter(NamedTuple):
     def write(self, spec: Any, value: float) -> None:
         """Put `value` into a model that is not compiled yet."""
         element = spec.option if self.kind == "option" else getattr(spec, self.kind)(self.name)
+        if element is None:
+            raise UserError(f"the model has no {self.kind} {self.name!r}.")
         if self.position is None:
             setattr(element, self.field, value)
         else:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +12,14 @@ from fedpohcs.aggregation import finite_clients
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs import make_world
 from fedpohcs.envs.base import ContinuousActions
+from fedpohcs.errors import require
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined, take_clients
 from fedpohcs.heterogeneity import weighted_advantage_table
 from fedpohcs.learners.client import Evaluated, Learner, Own, Shared, Trained
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
 from fedpohcs.learners.ppo import OptimiserState
 from fedpohcs.learners.trajectory import Trajectory
+from fedpohcs.plugins import import_function
 from fedpohcs.randomness import Purpose, device_key, host_generator
 from fedpohcs.types import (
     CandidateMetrics,
@@ -74,6 +76,7 @@ class LocalExecutor(ABC):
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
         self.record = record
+        self.discretise = find_discretiser(config.modelling.discretiser)
         self._start()
         self.state = self._initial_state()
 
@@ -216,6 +219,8 @@ class LocalExecutor(ABC):
                 advantage = np.asarray(program(shared, own, self._stacked([trajectory])))[0, : len(trajectory.reward)]
             parts.append(_in_order(trajectory, advantage))
         steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+        if self.discretise is not None:
+            steps = steps._replace(cell=own_cells(self.discretise, steps.observation))
         steps = steps._replace(observation=filter_observation(filters, steps.observation, learner.observation_limit))
         if self.config.modelling.rewards == "filtered":
             steps = steps._replace(reward=filter_reward(filters, steps.reward, learner.reward_limit))
@@ -236,6 +241,24 @@ class LocalExecutor(ABC):
             for start in range(0, len(padded), DISTRIBUTION_ROWS)
         ]
         return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
+
+
+def find_discretiser(name: str | None) -> Callable[[np.ndarray], Any] | None:
+    """The function that `modelling.discretiser` names."""
+    if name is None:
+        return None
+    found = import_function("modelling.discretiser", name)
+    require(found is not None, "modelling.discretiser", name, "must name a function: module:function")
+    return found
+
+
+def own_cells(discretise: Callable[[np.ndarray], Any], observation: np.ndarray) -> np.ndarray:
+    """The cells that a user's function gives, checked."""
+    cells = np.asarray(discretise(observation))
+    rule = f"must give one row of integers for each of {len(observation)} observations"
+    fits = cells.ndim in (1, 2) and len(cells) == len(observation) and np.issubdtype(cells.dtype, np.integer)
+    require(fits, "modelling.discretiser", f"{cells.dtype}{list(cells.shape)}", rule)
+    return cells.astype(np.int64)
 
 
 def _in_order(trajectory: Trajectory, advantage: np.ndarray | None) -> Steps:

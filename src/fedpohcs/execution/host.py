@@ -12,7 +12,7 @@ from fedpohcs.execution.clients import Asked, LocalExecutor
 from fedpohcs.execution.mapping import Chunk, joined, take_clients
 from fedpohcs.learners.client import Evaluated, Learned, Learning, Trained
 from fedpohcs.learners.filters import Filters
-from fedpohcs.learners.trajectory import Status, Trajectory
+from fedpohcs.learners.trajectory import Status, Trajectory, position_in_episode
 from fedpohcs.randomness import Purpose
 from fedpohcs.types import ClientIds, Params
 
@@ -170,9 +170,7 @@ def first_of_episodes(trajectory: Trajectory, steps_per_episode: int | None) -> 
     if steps_per_episode is None or not len(trajectory.reward):
         return trajectory
     last = trajectory.last[:, 0]
-    index = np.arange(len(last))
-    opening = np.concatenate(([True], last[:-1]))
-    position = index - np.maximum.accumulate(np.where(opening, index, 0))
+    position = position_in_episode(last)
     kept = np.flatnonzero(position < steps_per_episode)
     cut = kept[(position[kept] == steps_per_episode - 1) & ~last[kept]]
     status, following = trajectory.status.copy(), trajectory.next_observation.copy()  # pyright: ignore[reportOptionalMemberAccess]

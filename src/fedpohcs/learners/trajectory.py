@@ -3,6 +3,9 @@
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedpohcs.types import AnyArray
 
 
@@ -36,3 +39,10 @@ class Trajectory(NamedTuple):
     def last(self) -> AnyArray:
         """Whether an episode ends with the step."""
         return self.status >= Status.TERMINATED
+
+
+def position_in_episode(last: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many steps of its episode come before each step, given which steps are the last of theirs."""
+    index = np.arange(len(last))
+    opening = np.concatenate(([True], last[:-1]))[: len(last)]
+    return index - np.maximum.accumulate(np.where(opening, index, 0))
