@@ -139,7 +139,7 @@ def hongkong(level: str = "areas", selector: str = "fedpohcs") -> ExperimentConf
             epochs=10,
             learning_rate=1e-4,
             kl_target=1e-4,
-            entropy_coefficient=0.0,  # a bonus outweighs steps as small as Table 3 asks for; see docs/how-to/hongkong.md
+            entropy_coefficient=0.0,  # a bonus outweighs the small steps of Table 3; see docs/how-to/hongkong.md
             filter_observations=False,
             filter_warmup_steps=2_000,
         ),
