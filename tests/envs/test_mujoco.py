@@ -1,5 +1,6 @@
 """MuJoCo families beside Gymnasium's own environments, step by step."""
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,9 +12,29 @@ pytest.importorskip("mujoco")
 pytest.importorskip("imageio")  # Gymnasium's own MuJoCo environments need it
 gymnasium = pytest.importorskip("gymnasium")
 
+from fedpohcs.envs import WORLDS  # noqa: E402
 from fedpohcs.envs.mujoco import HalfCheetahs, Hoppers, MujocoSimulator, MujocoWorld, Walkers  # noqa: E402
 
-NOMINAL = {Hoppers: ("Hopper-v5", 0.04), Walkers: ("Walker2d-v5", 0.04), HalfCheetahs: ("HalfCheetah-v5", -9.81)}
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "hoppers.md"
+
+
+def swimmers() -> type[MujocoWorld]:
+    """The family that the how-to page declares."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", HOW_TO.read_text(), flags=re.MULTILINE | re.DOTALL)
+    before, names = dict(WORLDS), {"__name__": "how_to"}
+    exec(compile(code, str(HOW_TO), "exec"), names)
+    WORLDS.clear()
+    WORLDS.update(before)
+    return names["Swimmers"]  # pyright: ignore[reportReturnType]
+
+
+Swimmers = swimmers()
+NOMINAL = {
+    Swimmers: ("Swimmer-v5", 0.1),
+    Hoppers: ("Hopper-v5", 0.04),
+    Walkers: ("Walker2d-v5", 0.04),
+    HalfCheetahs: ("HalfCheetah-v5", -9.81),
+}
 
 
 def peer(family: type[MujocoWorld], value: float, folder: Path) -> Any:
@@ -44,11 +65,13 @@ def peer(family: type[MujocoWorld], value: float, folder: Path) -> Any:
         (Walkers, 0.1),
         (HalfCheetahs, -9.81),
         (HalfCheetahs, -3.6),
+        (Swimmers, 0.1),
+        (Swimmers, 0.4),
     ],
 )
 def test_a_thousand_random_steps_equal_gymnasium(family: type[MujocoWorld], value: float, tmp_path: Path) -> None:
     """Both start every episode from one state; actions go beyond the limits now and then."""
-    world = family("medium", 1)
+    world = family("low", 1)
     simulator = MujocoSimulator(world, [world.make_model(value)], lanes_per_client=2)
     environment = peer(family, value, tmp_path)
     environment.reset(seed=0)
@@ -68,4 +91,4 @@ def test_a_thousand_random_steps_equal_gymnasium(family: type[MujocoWorld], valu
             episodes += 1
             simulator.reset(lane, [generator])
             environment.set_state(simulator.position[1].copy(), simulator.velocity[1].copy())
-    assert family is HalfCheetahs or episodes > 5
+    assert family in (HalfCheetahs, Swimmers) or episodes > 5

@@ -68,14 +68,29 @@ class _Client:
         self.run: dict[int, int] = {}  # where each finished episode was recorded
         self.lost: set[int] = set()
         self.waiting: list[int] = []  # dropped ones, which may be wanted after all
-        self.next = 0
+        self.next = 0  # the lowest number that was never started
+        self.chosen: list[int] = []  # finished ones before which none is missing, until the quota is met
+        self.chosen_steps = 0
+        self.total_steps = 0
+        self.is_met = False
+
+    def finish(self, number: int, length: int, run: int) -> None:
+        """An episode has come to its end."""
+        self.length[number], self.run[number] = length, run
+        self.total_steps += length
+        self._choose()
+
+    def lose(self, number: int) -> None:
+        """An episode has gone wrong."""
+        self.lost.add(number)
+        self._choose()
 
     def wants_another(self, running: dict[int, int]) -> bool:
         """Whether to start one more beside the running ones, given how far these are."""
         if self.quota.episodes is not None:
             return len(self.length) + len(running) < self.quota.episodes
         expected = sum(max(steps, self.expected_length) for steps in running.values())
-        return sum(self.length.values()) + expected <= (self.quota.min_steps or 0)
+        return self.total_steps + expected <= (self.quota.min_steps or 0)
 
     def take_number(self) -> int:
         """The lowest number not played yet."""
@@ -84,31 +99,35 @@ class _Client:
         self.next += 1
         return self.next - 1
 
-    def needed(self) -> list[int] | None:
-        """The finished episodes that make the quota, in order; None while it is not made."""
-        chosen, steps = [], 0
-        for number in range(self.next):
-            if number in self.lost:
-                continue
-            if number not in self.length:
-                return None
-            chosen.append(number)
-            steps += self.length[number]
-            if self.quota.episodes is None and steps > (self.quota.min_steps or 0):
-                return chosen
-            if len(chosen) == self.quota.episodes:
-                return chosen
-        return None
-
     def surplus(self, running: dict[int, int]) -> list[int]:
-        """Running episodes that no outcome of the earlier ones makes necessary, unless one is lost."""
-        steps, drop = 0, []
-        for count, number in enumerate(sorted({**self.length, **running})):
-            made = steps > self.quota.min_steps if self.quota.min_steps is not None else count == self.quota.episodes
-            if made and number in running:
+        """Running episodes that no outcome of the earlier ones makes necessary, unless one of those is lost."""
+        if self.is_met:
+            return list(running)
+        if self.quota.min_steps is None:
+            return []
+        steps, drop = self.chosen_steps, []
+        later = (number for number in {**self.length, **running} if number > self._last_chosen())
+        for number in sorted(later):
+            if steps > self.quota.min_steps and number in running:
                 drop.append(number)
             steps += self.length.get(number, running.get(number, 0))
         return drop
+
+    def _last_chosen(self) -> int:
+        return self.chosen[-1] if self.chosen else -1
+
+    def _choose(self) -> None:
+        """Go on with what follows the last chosen one, as far as it is known."""
+        number = self._last_chosen() + 1
+        while not self.is_met and (number in self.length or number in self.lost):
+            if number in self.length:
+                self.chosen.append(number)
+                self.chosen_steps += self.length[number]
+            if self.quota.min_steps is not None:
+                self.is_met = self.chosen_steps > self.quota.min_steps
+            else:
+                self.is_met = len(self.chosen) == self.quota.episodes
+            number += 1
 
 
 class LockstepCollector:
@@ -187,7 +206,7 @@ class _Run:
 
     def results(self) -> list[Played]:
         """What each client has played, its runs put in the order of their episodes."""
-        chosen = [client.needed() or [] for client in self.clients]
+        chosen = [client.chosen if client.is_met else [] for client in self.clients]
         order = [client.run[number] for client, numbers in zip(self.clients, chosen, strict=True) for number in numbers]
         rank = np.full(self.num_runs, len(order))
         rank[order] = np.arange(len(order))
@@ -241,11 +260,10 @@ class _Run:
             self.active[slot] = False
             touched.append(slot[0])
             if broken[index]:
-                client.lost.add(number)
+                client.lose(number)
                 self._give_up_if_hopeless(slot[0])
                 continue
-            client.length[number] = int(self.time[slot])
-            client.run[number] = int(self.run[slot])
+            client.finish(number, int(self.time[slot]), int(self.run[slot]))
             if status[index] == Status.TRUNCATED:
                 self.cut[int(self.run[slot])] = self.observation[slot].copy()
         self._drop_surplus(sorted(set(touched)))
@@ -273,7 +291,7 @@ class _Run:
         """Start episodes in free lanes of these clients, as far as they are wanted."""
         started: list[tuple[int, int]] = []
         for index in indices:
-            if self.failures[index] is not None or self.clients[index].needed() is not None:
+            if self.failures[index] is not None or self.clients[index].is_met:
                 continue
             running = self._running(index)
             for slot in np.flatnonzero(~self.active[index]):

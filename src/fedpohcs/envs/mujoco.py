@@ -59,6 +59,7 @@ class MujocoWorld(HostWorld):
     healthy_height: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     healthy_angle: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     healthy_state: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    unobserved_positions: ClassVar[int] = 1  # where on the track it is must not matter
     largest_velocity: ClassVar[float] = math.inf  # observed velocities are clipped to this
     start_noise: ClassVar[float]
     start_velocity: ClassVar[Literal["uniform", "normal"]] = "uniform"
@@ -168,11 +169,13 @@ class MujocoSimulator:
         self.seconds_a_step = world.frame_skip * models[0].opt.timestep
         self.position, self.velocity = self.batch.bind("qpos"), self.batch.bind("qvel")
         self.control, self.time = self.batch.bind("ctrl"), self.batch.bind("time")
+        self.warm_start = self.batch.bind("qacc_warmstart")
 
     def reset(self, lanes: Lanes, generators: Sequence[np.random.Generator]) -> np.ndarray:
         """The model's own pose with a little noise, as in Gymnasium."""
         world, num_velocities = self.world, self.velocity.shape[1]
-        self.batch.reset(lanes, stage=0)
+        for field in (self.time, self.control, self.warm_start):  # all that differs from a fresh state, besides:
+            field[lanes] = 0
         for lane, generator in zip(lanes, generators, strict=True):
             noise = generator.uniform(-world.start_noise, world.start_noise, len(self.start_position))
             self.position[lane] = self.start_position + noise
@@ -200,7 +203,7 @@ class MujocoSimulator:
 
     def close(self) -> None:
         """The batch ends its threads when it goes."""
-        del self.batch, self.position, self.velocity, self.control, self.time
+        del self.batch, self.position, self.velocity, self.control, self.time, self.warm_start
 
     def _simulate(self, lanes: Lanes) -> np.ndarray:
         from mujoco.batch import SimulationError
@@ -221,9 +224,11 @@ class MujocoSimulator:
         return healthy
 
     def _observation(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """All but the distance covered: where on the track it is must not matter."""
+        """Positions, but for the first ones, and velocities."""
         limit = self.world.largest_velocity
-        return np.concatenate([position[:, 1:], np.clip(velocity, -limit, limit)], axis=1)
+        return np.concatenate(
+            [position[:, self.world.unobserved_positions :], np.clip(velocity, -limit, limit)], axis=1
+        )
 
 
 def _within(values: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
