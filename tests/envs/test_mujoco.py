@@ -48,7 +48,7 @@ def peer(family: type[MujocoWorld], value: float, folder: Path) -> Any:
         element = tree.find(where)
         assert element is not None
         numbers = element.attrib[parameter.field].split()
-        numbers[parameter.position] = repr(value)
+        numbers[parameter.position or 0] = repr(value)
         element.set(parameter.field, " ".join(numbers))
     tree.write(folder / "model.xml")
     return gymnasium.make(name, xml_file=str(folder / "model.xml")).unwrapped

@@ -161,7 +161,7 @@ def unstable(share: float) -> Any:
 
 @pytest.mark.parametrize("quota", [Quota(episodes=6), Quota(min_steps=300)])
 def test_episodes_that_diverge_are_counted_and_replaced(quota: Quota, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where MuJoCo may write its log
+    monkeypatch.chdir(tmp_path)  # where MuJoCo would write its log
     plays = [play(client, POLICIES[client]) for client in (0, 3)]
     together = unstable(0.4).collect(plays, quota)
     alone = [unstable(0.4).collect([one], quota)[0] for one in plays]
@@ -171,6 +171,7 @@ def test_episodes_that_diverge_are_counted_and_replaced(quota: Quota, tmp_path: 
         assert one.failure is None
         assert np.isfinite(one.trajectory.observation).all()
         assert np.abs(one.trajectory.observation).max() < 100
+    assert not list(tmp_path.iterdir())
     if quota.episodes:
         assert [int(one.trajectory.last.sum()) for one in together] == [6, 6]
     else:

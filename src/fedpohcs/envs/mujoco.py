@@ -4,6 +4,7 @@ A family is a class of declarations: which of Gymnasium's models, which paramete
 numbers of Gymnasium's reward. `Hoppers` is the paper's (Sec. 5.1).
 """
 
+import logging
 import math
 import os
 import warnings
@@ -18,6 +19,8 @@ from fedpohcs.envs.base import ContinuousActions
 from fedpohcs.envs.host import Collector, HostWorld
 from fedpohcs.envs.lockstep import Lanes, LockstepCollector, Moved
 from fedpohcs.errors import UserError
+
+log = logging.getLogger("fedpohcs")
 
 LANES_PER_CLIENT = 16  # episodes that a client may play side by side
 
@@ -76,8 +79,8 @@ class MujocoWorld(HostWorld):
         """The compiled model of a client whose parameter has this value."""
         import mujoco
 
-        mujoco: Any = mujoco  # its classes are made in C++, where no type checker finds them
-        spec = mujoco.MjSpec.from_file(str(gymnasium_models() / self.model_file))
+        api: Any = mujoco  # made in C++, where no type checker finds its names
+        spec = api.MjSpec.from_file(str(gymnasium_models() / self.model_file))
         for parameter in self.parameters:
             parameter.write(spec, value)
         try:
@@ -159,8 +162,13 @@ class MujocoSimulator:
     """All lanes of a family in one batch; the results do not depend on the number of threads."""
 
     def __init__(self, world: MujocoWorld, models: Sequence[Any], lanes_per_client: int = LANES_PER_CLIENT) -> None:
+        import mujoco
         from mujoco.batch import Batch
 
+        api: Any = mujoco
+        if api.get_mju_user_warning() is None:
+            # MuJoCo would write a file into the user's folder. What diverges is counted, and reported by the executor.
+            api.set_mju_user_warning(log.debug)
         self.world, self.lanes_per_client = world, lanes_per_client
         lane_models = [model for model in models for _ in range(lanes_per_client)]
         self.batch = Batch(models[0], nsim=len(lane_models), nthread=len(os.sched_getaffinity(0)))
