@@ -91,6 +91,15 @@ def test_the_commands_of_the_quick_start_work_in_their_order(made_up_runs: None)
         assert main(arguments) == 0, " ".join(arguments)
 
 
+def test_the_commands_of_the_page_on_experiments_work() -> None:
+    page = DOCS / "how-to" / "run-experiments.md"
+    for arguments in commands(page):
+        arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
+        assert main(arguments) == 0, " ".join(arguments)
+    for code in blocks(page, "python"):
+        exec(compile(code, "documentation", "exec"), {})
+
+
 def test_the_commands_of_the_readme_work(made_up_runs: None) -> None:
     for arguments in commands(ROOT / "README.md"):
         assert main(arguments) == 0, " ".join(arguments)
