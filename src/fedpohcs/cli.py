@@ -211,6 +211,13 @@ def list_names(arguments: list[str]) -> None:
             print(f"  {name:<22}{description}")
 
 
+def osm(arguments: list[str]) -> None:
+    """Build, fetch, show or drive traffic networks."""
+    from fedpohcs.envs.hongkong.commands import run_command
+
+    run_command(arguments)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "resume": resume,
@@ -225,6 +232,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "play": inspection.play,
     "list": list_names,
     "theory": theory,
+    "osm": osm,
 }
 
 

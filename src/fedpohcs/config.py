@@ -201,6 +201,25 @@ class ModellingConfig:
 
 
 @dataclass(frozen=True)
+class TrafficConfig:
+    """The world `hongkong`. The paper leaves all of this open."""
+
+    horizon: int = 500
+    """Steps of a tenth of a second in an episode."""
+    reward: Literal["network", "ego"] = "network"
+    """How close to the target speed all vehicles drive, or the learning one alone."""
+    safety: Literal["flow", "longitudinal", "none"] = "flow"
+    """What SUMO still does for the learning vehicle: keep its distance, give way and stop at red lights; only keep its
+    distance; or nothing, so that it can crash."""
+    networks: str = ""
+    """Folder made by `fedpohcs osm build`, whose networks replace synthetic areas of the same name."""
+
+    def __post_init__(self) -> None:
+        _check_kinds("traffic.", self)
+        _require_positive("traffic.", self, "horizon")
+
+
+@dataclass(frozen=True)
 class ExperimentConfig:
     """One run: a world, a federation, a way to select, a learner."""
 
@@ -222,6 +241,7 @@ class ExperimentConfig:
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
+    traffic: TrafficConfig = field(default_factory=TrafficConfig)
 
     def __post_init__(self) -> None:
         _check_kinds("", self)

@@ -11,6 +11,7 @@ WORLDS = {
     "hoppers": "fedpohcs.envs.mujoco:Hoppers",
     "half-cheetahs": "fedpohcs.envs.mujoco:HalfCheetahs",
     "walkers": "fedpohcs.envs.mujoco:Walkers",
+    "hongkong": "fedpohcs.envs.hongkong.world:HongKong",
     "gym": "fedpohcs.envs.gym:GymWorld",
     "tabular": "fedpohcs.envs.tabular:TabularWorlds",
 }

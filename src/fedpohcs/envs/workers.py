@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,6 +54,9 @@ class Simulator(Protocol):
 
 class SimulatedWorld(HostWorld):
     """A world that opens a simulator for each client. It pickles."""
+
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that simulators need: loaded once, for all workers."""
 
     @abstractmethod
     def open(self, client: int) -> Simulator:
@@ -143,6 +146,7 @@ class _Worker:
 
     def __init__(self, world: SimulatedWorld, timeout: float) -> None:
         context = multiprocessing.get_context("forkserver")  # forking a process that runs JAX could deadlock
+        context.set_forkserver_preload(["__main__", __name__, *world.preload])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, world), daemon=True)
         self.process.start()
