@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     EVALUATION = 5
     WARM_UP = 6
     GRADIENT_SAMPLE = 7
+    PRIVACY_NOISE = 8
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

@@ -46,12 +46,12 @@ def traffic(run: Run) -> Traffic:
 def _measure_bytes(run: Run, weights: float) -> Vector:
     num_rounds = len(run.rounds["round"])
     table = run.clients
-    asked = table["role"] == "asked"
+    asked = (table["role"] == "asked") & (table["metric"] == "upload_bytes")
     if not asked.any() and (table["role"] == "candidate").any():
         return np.full(num_rounds, np.nan)  # a run of before uploads were recorded
     num_asked = np.bincount(table["round"][asked], minlength=num_rounds).astype(float)
-    uploaded = np.bincount(table["round"][asked], table["value"][asked], minlength=num_rounds)
-    return num_asked * weights + uploaded
+    messages = (table["role"] == "asked") & np.isin(table["metric"], ("upload_bytes", "download_bytes"))
+    return num_asked * weights + np.bincount(table["round"][messages], table["value"][messages], minlength=num_rounds)
 
 
 def weight_bytes(run: Run) -> float:
