@@ -26,7 +26,7 @@ def main() -> None:
     columns = ("seeds", "normal data", "exponential data", "plain percentiles, normal data")
     print_table("share of intervals that hold the mean", columns, rows)
     figures = [Figure(f"coverage with {n} seeds, normal data", share, "") for n, share, *_ in rows]
-    write_results("coverage", facts, figures, {"columns": columns, "rows": rows}, quick=quick)
+    write_results("interval_coverage", facts, figures, {"columns": columns, "rows": rows}, quick=quick)
 
 
 if __name__ == "__main__":
