@@ -58,6 +58,8 @@ class FederationConfig:
     """How updates become one policy: parameter-mean, or policy-mean for tabular policies."""
     evaluation_episodes: int = 10
     """Episodes of every client after every round."""
+    compared_pairs: Literal["shared", "all"] = "shared"
+    """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
 
     def __post_init__(self) -> None:
         _check_kinds("federation.", self)
@@ -203,7 +205,7 @@ class ProtectionConfig:
     """Slots of a sketch are clipped to plus and minus this. Raise it where rewards are large."""
     scalar_limit: float = 1000.0
     """Returns and gradient norms are clipped to plus and minus this before they are rounded."""
-    score_bits: int = 12
+    score_bits: int = 8
     """A score is rounded to so many bits before it is uploaded."""
     min_cohort: int = 5
     """Fewer candidates than this are never added up: a sum of few hides little."""

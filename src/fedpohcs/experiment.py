@@ -158,7 +158,7 @@ def _continue_training(folder: RunFolder) -> Training:
     configure_jax(folder.config.groups)
     # The types a checkpoint names must be loaded before it is read.
     import fedpohcs.execution.in_process
-    import fedpohcs.heterogeneity.prediction  # noqa: F401
+    import fedpohcs.heterogeneity.prediction
 
     if folder.config.privacy != "none":
         import fedpohcs.execution.private  # noqa: F401

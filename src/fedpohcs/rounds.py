@@ -70,7 +70,7 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
     d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
     sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
     generator = host_generator(seed, Purpose.SELECTION, round_number)
-    return Question(np.sort(sampled), k, n, client_weight(federation), generator)
+    return Question(np.sort(sampled), k, n, client_weight(federation), generator, federation.compared_pairs)
 
 
 def client_weight(federation: FederationConfig) -> Vector:

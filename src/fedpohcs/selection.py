@@ -1,6 +1,6 @@
 """Client selection: who trains this round. A selector is one function and one line in `SELECTORS`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ class Question(NamedTuple):
     num_clients: int  # N
     weight: Vector  # [N] q_n
     generator: np.random.Generator  # of this seed and round
+    compared_pairs: str = "shared"  # on which tables are compared: "shared" by at least two candidates, or "all"
 
 
 class Selector(NamedTuple):
@@ -100,7 +101,7 @@ def heterogeneity_scores(
     """Learning potential, heterogeneity and their difference Delta_n, of each client. Paper: Eq. (DeltaN)."""
     from fedpohcs.heterogeneity import metric  # SciPy and Numba: only where a table is compared
 
-    stacked = metric.stack_tables(tables)
+    stacked = metric.stack_tables(tables, question.compared_pairs)
     potential = metric.learning_potential(stacked)
     heterogeneity = metric.heterogeneity(stacked, question.weight[clients])
     return {
@@ -137,7 +138,7 @@ class OnePhaseState(NamedTuple):
 
     tables: dict[int, WeightedAdvantage]
     refresh: ClientIds | None  # None: nobody was asked yet
-    scores: dict[int, float] = {}
+    scores: Mapping[int, float] = {}
 
 
 def fedpohcs_one_phase() -> Selector:
@@ -167,7 +168,9 @@ def _remember(state: OnePhaseState, metrics: CandidateMetrics) -> OnePhaseState:
     clients = metrics.client.tolist()
     if metrics.selection_metric is not None:
         fresh = zip(clients, metrics.selection_metric.tolist(), strict=True)
-        return state._replace(scores=state.scores | {client: score for client, score in fresh if not np.isnan(score)})
+        return state._replace(
+            scores={**state.scores, **{client: score for client, score in fresh if not np.isnan(score)}}
+        )
     return state._replace(tables=state.tables | dict(zip(clients, _known(metrics.weighted_advantage), strict=True)))
 
 

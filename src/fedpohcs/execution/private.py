@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.execution.base import Executor
 from fedpohcs.privacy.differential import spent
-from fedpohcs.privacy.errors import Refusal
+from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import Kind, expect
 from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer, read_score
 from fedpohcs.randomness import Purpose, host_generator
@@ -45,7 +45,7 @@ class Wire:
             self.down[client] += len(message)
             try:
                 replies[client] = self.clients[client].answer(message)
-            except Refusal as refusal:
+            except RefusedError as refusal:
                 self.refusals.append(f"client {client}: {refusal}")
                 continue
             self.up[client] += len(replies[client])
@@ -130,7 +130,7 @@ class PrivateExecutor:
             sender.prepare(b"", EMPTY, self._uniform(round_number, client))
             try:
                 message = sender.scalar(value)
-            except Refusal:
+            except RefusedError:
                 continue
             self.wire.up[client] += len(message)
             self.answers[client] += 1

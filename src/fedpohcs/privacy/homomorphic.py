@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import tenseal as ts
 
-from fedpohcs.privacy.errors import Refusal, demand
+from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort, Lanes
 from fedpohcs.privacy.sketch import Integers
 
@@ -74,7 +74,7 @@ def _context(serialised: bytes) -> ts.Context:
     try:
         return ts.context_from(serialised)
     except (ValueError, RuntimeError) as error:
-        raise Refusal("the homomorphic key does not parse") from error
+        raise RefusedError("the homomorphic key does not parse") from error
 
 
 def _with_lanes(values: Integers, member: int, lanes: Lanes) -> Integers:
@@ -106,6 +106,6 @@ def _vectors(payload: bytes, num_slots: int, context: ts.Context) -> list[ts.BFV
         vectors = [ts.bfv_vector_from(context, part) for part in parts]
         fits = [vector.size() for vector in vectors] == sizes
     except (ValueError, RuntimeError, IndexError, MemoryError) as error:
-        raise Refusal("a ciphertext does not parse") from error
+        raise RefusedError("a ciphertext does not parse") from error
     demand(fits, "a ciphertext has the wrong length")
     return vectors

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from fedpohcs.privacy.errors import Refusal, demand
+from fedpohcs.privacy.errors import RefusedError, demand
 
 VERSION = 1
 HEADER = struct.Struct("<BBHI8s")
@@ -84,4 +84,4 @@ def unpack(layout: str, data: bytes) -> tuple:
     try:
         return struct.unpack("<" + layout, data)
     except struct.error as error:
-        raise Refusal("the message has the wrong length") from error
+        raise RefusedError("the message has the wrong length") from error

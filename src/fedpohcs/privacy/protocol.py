@@ -10,7 +10,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -21,11 +22,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fedpohcs.config import ProtectionConfig
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.differential import Uniform, protected_level, score_of_level, system_uniform
-from fedpohcs.privacy.errors import Refusal, demand
+from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort, derived
 from fedpohcs.privacy.messages import HEADER, Kind, Message, expect, pack_rows, parse, unpack, unpack_rows
 from fedpohcs.privacy.sketch import FixedPoint, Integers, count_sketch, relative_metric, sketch_seed
-from fedpohcs.types import WeightedAdvantage
+from fedpohcs.types import Vector, WeightedAdvantage
 
 MAX_ATTEMPTS = 3
 RESERVED_WORDS = 16  # of `num_words`: lanes, two headers and the score, so that all of an upload fits
@@ -43,7 +44,8 @@ class SecretSum(Protocol):
     def read(self, total: bytes, context: bytes, cohort: Cohort) -> Integers: ...
 
 
-class Parameters(NamedTuple):
+@dataclass(frozen=True)
+class Parameters:
     """What all parties must have set alike; it is part of every context."""
 
     privacy: str  # "masked" or "he"
@@ -62,7 +64,9 @@ class Parameters(NamedTuple):
             return FixedPoint(self.config.value_limit, homomorphic.LARGEST)
         return FixedPoint(self.config.value_limit, masking.LARGEST)
 
+    @cached_property
     def digest(self) -> bytes:
+        """SHA-256 of all of it."""
         settings = json.dumps([self.privacy, asdict(self.config)], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(self.run + settings.encode()).digest()
 
@@ -104,12 +108,12 @@ def read_invitation(body: bytes, attempt: int) -> Invitation:
 
 def session_name(parameters: Parameters, roster: bytes) -> bytes:
     """Fresh keys in the roster make every session a new one."""
-    return hashlib.sha256(b"fedpohcs session" + parameters.digest() + roster).digest()
+    return hashlib.sha256(b"fedpohcs session" + parameters.digest + roster).digest()
 
 
 def _announced(parameters: Parameters, client: int, key: bytes) -> bytes:
     """What a member signs."""
-    return b"fedpohcs announcement" + parameters.digest() + client.to_bytes(4, "little") + key
+    return b"fedpohcs announcement" + parameters.digest + client.to_bytes(4, "little") + key
 
 
 class Membership(NamedTuple):
@@ -143,6 +147,7 @@ class PrivateClient:
         self._pair_keys: dict[int, bytes] = {}
         self._peers: dict[int, bytes] = {}
         self._sum: SecretSum | None = None
+        self._session = b""
         self._table: WeightedAdvantage | None = None
         self._policy, self._uniform = b"", system_uniform
 
@@ -151,7 +156,7 @@ class PrivateClient:
         self._policy, self._table, self._uniform = policy, table, uniform
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a message of the server. Raises `Refusal`; then nothing must be sent."""
+        """The reply to a message of the server. Raises `RefusedError`; then nothing must be sent."""
         message = parse(data)
         demand(message.client == self.client, f"the message is for client {message.client}")
         answers = {
@@ -173,17 +178,25 @@ class PrivateClient:
         self._forget()
         self._membership = membership
         if membership is not None and membership.roster:
-            self._peers = self._verified(membership.roster)
+            self._enter(membership.roster)
 
     def _forget(self) -> None:
-        self._pair_keys, self._peers, self._sum = {}, {}, None
+        self._pair_keys, self._peers, self._sum, self._session = {}, {}, None, b""
+        self.__dict__.pop("_secret", None)
+
+    @cached_property
+    def _secret(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self._member().secret)
+
+    def _enter(self, roster: bytes) -> None:
+        self._peers, self._session = self._verified(roster), session_name(self.parameters, roster)
 
     def _announce(self, message: Message) -> bytes:
         """A key for this session alone: a client that lost its state cannot repeat a mask."""
-        demand(message.body == self.parameters.digest(), "the server has other parameters")
+        demand(message.body == self.parameters.digest, "the server has other parameters")
         self._forget()
         self._membership = Membership(os.urandom(32))
-        key = X25519PrivateKey.from_private_bytes(self._membership.secret).public_key().public_bytes_raw()
+        key = self._secret.public_key().public_bytes_raw()
         signature = self._identity.sign(_announced(self.parameters, self.client, key))
         return self._reply(Kind.ANNOUNCEMENT, key + signature)
 
@@ -191,8 +204,8 @@ class PrivateClient:
         """Checks who is there. The first of them makes the group key and seals it for the others."""
         membership = self._member()
         demand(not membership.roster, "there is a roster already")
-        self._peers = self._verified(message.body)
-        own = X25519PrivateKey.from_private_bytes(membership.secret).public_key().public_bytes_raw()
+        self._enter(message.body)
+        own = self._secret.public_key().public_bytes_raw()
         demand(self._peers.get(self.client) == own, "the roster lacks this client's key")
         self._membership = membership._replace(roster=message.body)
         if self.client != min(self._peers):
@@ -202,7 +215,7 @@ class PrivateClient:
         self._membership = self._membership._replace(group_key=group_key, extra=extra)
         sealed = [self._sealed(other, group_key) for other in sorted(self._peers) if other != self.client]
         body = pack_rows(SEALED_KEY, sealed) + len(public).to_bytes(4, "little") + public
-        return self._reply(Kind.SEALED, body + _locked(group_key, extra, self._session()))
+        return self._reply(Kind.SEALED, body + _locked(group_key, extra, self._session))
 
     def _verified(self, roster: bytes) -> dict[int, bytes]:
         rows, rest = unpack_rows(ANNOUNCED, roster)
@@ -215,15 +228,15 @@ class PrivateClient:
             try:
                 identity.verify(signature, _announced(self.parameters, client, key))
             except InvalidSignature as error:
-                raise Refusal(f"the key of client {client} is not signed by it") from error
+                raise RefusedError(f"the key of client {client} is not signed by it") from error
         return {client: key for client, key, _ in rows}
 
     def _sealed(self, other: int, group_key: bytes) -> tuple[int, bytes, bytes]:
         nonce = os.urandom(12)
-        return other, nonce, self._seal(other).encrypt(nonce, group_key, self._session())
+        return other, nonce, self._seal(other).encrypt(nonce, group_key, self._session)
 
     def _seal(self, other: int) -> AESGCM:
-        return AESGCM(derived(self._pair_key(other), b"group key", self._session()))
+        return AESGCM(derived(self._pair_key(other), b"group key", self._session))
 
     def _take_group_key(self, message: Message) -> bytes:
         membership = self._member()
@@ -232,10 +245,10 @@ class PrivateClient:
         demand(len(message.body) >= 60, "the group key is too short")
         nonce, sealed, locked = message.body[:12], message.body[12:60], message.body[60:]
         try:
-            group_key = self._seal(leader).decrypt(nonce, sealed, self._session())
-            extra = _unlocked(group_key, locked, self._session())
+            group_key = self._seal(leader).decrypt(nonce, sealed, self._session)
+            extra = _unlocked(group_key, locked, self._session)
         except InvalidTag as error:
-            raise Refusal("the group key is not from the first member") from error
+            raise RefusedError("the group key is not from the first member") from error
         self._membership = membership._replace(group_key=group_key, extra=extra)
         return self._reply(Kind.READY)
 
@@ -244,7 +257,7 @@ class PrivateClient:
         membership, invitation = self._member(), read_invitation(message.body, message.attempt)
         demand(bool(membership.group_key), "there is no group key yet")
         self._check(invitation, membership.last)
-        context = invitation.context(self._session(), self._policy)
+        context = invitation.context(self._session, self._policy)
         sketch = self._sketch(invitation.round)
         values = self.parameters.fixed_point.encode(sketch, invitation.share(self.client))
         self._membership = membership._replace(last=(invitation.round, invitation.attempt), waiting=message.to_bytes())
@@ -265,7 +278,7 @@ class PrivateClient:
         demand(bool(membership.waiting), "no total is due")
         asked = parse(membership.waiting)
         invitation = read_invitation(asked.body, asked.attempt)
-        context = invitation.context(self._session(), self._policy)
+        context = invitation.context(self._session, self._policy)
         demand((message.attempt, message.tag) == (invitation.attempt, context[:8]), "the total is of another context")
         total = self._secret_sum().read(message.body, context, invitation.cohort)
         self._membership = membership._replace(waiting=b"")
@@ -280,29 +293,25 @@ class PrivateClient:
     def _level(self, score: float) -> bytes:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)
 
-    def _sketch(self, round_number: int):  # noqa: ANN202
-        demand(self._table is not None, "there is no table yet")
-        assert self._table is not None
+    def _sketch(self, round_number: int) -> Vector:
+        if self._table is None:
+            raise RefusedError("there is no table yet")
         parameters = self.parameters
         return count_sketch(self._table, sketch_seed(parameters.run, round_number), parameters.num_slots)
 
     def _member(self) -> Membership:
-        demand(self._membership is not None, "there is no session")
-        assert self._membership is not None
+        if self._membership is None:
+            raise RefusedError("there is no session")
         return self._membership
-
-    def _session(self) -> bytes:
-        return session_name(self.parameters, self._member().roster)
 
     def _pair_key(self, other: int) -> bytes:
         """Shared with one other member; made when first needed."""
         if other not in self._pair_keys:
-            secret = X25519PrivateKey.from_private_bytes(self._member().secret)
             try:
-                agreed = secret.exchange(X25519PublicKey.from_public_bytes(self._peers[other]))
+                agreed = self._secret.exchange(X25519PublicKey.from_public_bytes(self._peers[other]))
             except ValueError as error:  # a point of low order
-                raise Refusal(f"the key of client {other} is void") from error
-            self._pair_keys[other] = hmac.digest(b"fedpohcs pair" + self._session(), agreed, "sha256")
+                raise RefusedError(f"the key of client {other} is void") from error
+            self._pair_keys[other] = hmac.digest(b"fedpohcs pair" + self._session, agreed, "sha256")
         return self._pair_keys[other]
 
     def _secret_sum(self) -> SecretSum:
@@ -420,15 +429,15 @@ class PrivateServer:
             roster = pack_rows(ANNOUNCED, rows)
             self._session = session_name(self.parameters, roster)
             members = [client for client, _, _ in rows]
-            joined = self._ask(members, Kind.ROSTER, lambda client: roster)
+            joined = self._ask(Kind.ROSTER, dict.fromkeys(members, roster))
             leader = members[0]
             if leader in joined and (keys := self._sealed_keys(leader, joined.pop(leader))) is not None:
                 asked = [client for client in members if client in keys and self._is_ready(client, joined)]
-                answers = self._ask(asked, Kind.KEY, keys.__getitem__)
+                answers = self._ask(Kind.KEY, {client: keys[client] for client in asked})
                 self.ready = frozenset([leader, *(client for client in asked if self._is_ready(client, answers))])
                 return
             wanted = set(members) - {leader}  # the first member failed: the next one leads
-        raise Refusal(f"fewer than {self.parameters.config.min_cohort} clients joined")
+        raise RefusedError(f"fewer than {self.parameters.config.min_cohort} clients joined")
 
     def select(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> Outcome:
         """Scores of the clients in `weights`, in as many attempts as it takes and is allowed."""
@@ -440,35 +449,35 @@ class PrivateServer:
             invitation = Invitation(round_number, attempt, tuple((c, float(weights[c])) for c in survivors))
             context = invitation.context(self._session, policy)
             gathering = Gathering(self.parameters, invitation, context, self._public)
-            self._collect(gathering.invitation, survivors, gathering.take_upload)
+            self._collect({c: gathering.invitation(c) for c in survivors}, gathering.take_upload)
             if gathering.survivors == invitation.cohort:
                 total = gathering.total()
-                self._collect(lambda c: gathering.total_message(c, total), survivors, gathering.take_score)  # noqa: B023
+                messages = {client: gathering.total_message(client, total) for client in survivors}
+                self._collect(messages, gathering.take_score)
                 problem = "" if gathering.scores else "every candidate refused the total"
                 return Outcome(gathering.scores, attempt + 1, problem)
             survivors = gathering.survivors
         return Outcome({}, MAX_ATTEMPTS, f"candidates were lost in each of {MAX_ATTEMPTS} attempts")
 
-    def _collect(
-        self, message: Callable[[int], bytes], clients: Iterable[int], take: Callable[[int, bytes], None]
-    ) -> None:
+    def _collect(self, messages: dict[int, bytes], take: Callable[[int, bytes], None]) -> None:
         """Send each its message and take what comes back; what is refused counts as not sent."""
-        for client, reply in self._exchange({client: message(client) for client in clients}).items():
+        for client, reply in self._exchange(messages).items():
             try:
                 take(client, reply)
-            except Refusal as refusal:
+            except RefusedError as refusal:
                 self.refusals.append(str(refusal))
 
-    def _ask(self, clients: Iterable[int], kind: Kind, body: Callable[[int], bytes]) -> dict[int, bytes]:
-        return self._exchange({c: Message(kind, c, 0, bytes(8), body(c)).to_bytes() for c in clients})
+    def _ask(self, kind: Kind, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+        return self._exchange({c: Message(kind, c, 0, bytes(8), body).to_bytes() for c, body in bodies.items()})
 
     def _announcements(self, clients: Iterable[int]) -> list[tuple[int, bytes, bytes]]:
         rows = []
-        for client, reply in sorted(self._ask(clients, Kind.HELLO, lambda c: self.parameters.digest()).items()):
+        replies = self._ask(Kind.HELLO, dict.fromkeys(clients, self.parameters.digest))
+        for client, reply in sorted(replies.items()):
             try:
                 key, signature = unpack("32s64s", expect(reply, Kind.ANNOUNCEMENT, client))
                 rows.append((client, key, signature))
-            except Refusal as refusal:
+            except RefusedError as refusal:
                 self.refusals.append(str(refusal))
         return rows
 
@@ -478,7 +487,7 @@ class PrivateServer:
             rows, rest = unpack_rows(SEALED_KEY, expect(reply, Kind.SEALED, leader))
             size = int.from_bytes(rest[:4], "little")
             demand(len(rest) >= 4 + size, "the key of the server is cut off")
-        except Refusal as refusal:
+        except RefusedError as refusal:
             self.refusals.append(str(refusal))
             return None
         self._public, locked = rest[4 : 4 + size], rest[4 + size :]
@@ -487,7 +496,7 @@ class PrivateServer:
     def _is_ready(self, client: int, replies: Mapping[int, bytes]) -> bool:
         try:
             return expect(replies.get(client, b""), Kind.READY, client) == b""
-        except Refusal:
+        except RefusedError:
             return False
 
 

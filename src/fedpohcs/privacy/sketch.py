@@ -59,5 +59,16 @@ class FixedPoint(NamedTuple):
 
 def relative_metric(mean: Vector, own: Vector) -> float:
     """Delta_n / ||S||, between -1 and 1, of a client with sketch `own` in a cohort with mean S. Paper: Eq. (DeltaN)."""
-    size = np.linalg.norm(mean)
-    return float((np.linalg.norm(own) - np.linalg.norm(mean - own)) / size) if size else 0.0
+    size, potential, heterogeneity = _norms(mean, own)
+    return (potential - heterogeneity) / size if size else 0.0
+
+
+@njit(nogil=True, cache=True)
+def _norms(mean, own):
+    """Of both vectors and of their difference. Not by BLAS, which would start threads for vectors this long."""
+    of_mean, of_own, of_difference = 0.0, 0.0, 0.0
+    for slot in range(len(mean)):
+        of_mean += mean[slot] ** 2
+        of_own += own[slot] ** 2
+        of_difference += (mean[slot] - own[slot]) ** 2
+    return np.sqrt(of_mean), np.sqrt(of_own), np.sqrt(of_difference)
