@@ -213,7 +213,7 @@ def measure_costs(arguments: Any, rounds: list[dict[int, Any]]) -> dict[str, dic
 
     config = config_of(arguments)
     n, k = config.federation.num_clients, config.federation.num_selected
-    protection = dataclasses.replace(config.protection, min_cohort=min(3, k)) if k >= 3 else config.protection
+    protection = dataclasses.replace(config.protection, min_cohort=3)
     executors = {
         mode: PrivateExecutor(
             Stored(rounds, n), dataclasses.replace(config, privacy=mode, protection=protection), np.full(n, 1 / n)

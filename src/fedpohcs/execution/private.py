@@ -74,7 +74,7 @@ class PrivateExecutor:
         identities = {client: Ed25519PrivateKey.generate() for client in range(self.num_clients)}
         members = {client: identity.public_key().public_bytes_raw() for client, identity in identities.items()}
         self.wire = Wire({c: PrivateClient(c, self.parameters, key, members) for c, key in identities.items()})
-        self.server = PrivateServer(self.parameters, lambda messages: self.wire.exchange(messages))
+        self.server = PrivateServer(self.parameters, members, lambda messages: self.wire.exchange(messages))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.within, name)
@@ -95,14 +95,16 @@ class PrivateExecutor:
         """Scores alone: of tables by the protocol, of single numbers by rounding."""
         metrics = self.within.measure(params, round_number, clients, names)
         self.wire.reset()
-        scalars = {name: self._scalars(getattr(metrics, name), round_number, clients) for name in SCALARS}
+        mean_return = self._scalars(metrics.mean_return, round_number, clients)
+        gradient_norm = self._scalars(metrics.gradient_norm, round_number, clients)
         scores, attempts = None, np.ones(len(clients))
         if metrics.weighted_advantage is not None:
             outcome = self._select(policy_digest(params), round_number, clients, metrics.weighted_advantage)
             scores = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
             attempts *= outcome.attempts
         costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients], "attempts": attempts}
-        return CandidateMetrics(clients, **scalars, selection_metric=scores, costs=costs | self._spend(clients))
+        costs |= self._spend(clients)
+        return CandidateMetrics(clients, mean_return, gradient_norm, selection_metric=scores, costs=costs)
 
     def _select(
         self, policy: bytes, round_number: int, clients: ClientIds, tables: tuple[WeightedAdvantage, ...]
@@ -147,7 +149,6 @@ class PrivateExecutor:
         return host_generator(self.config.seed, Purpose.PRIVACY_NOISE, round_number, client).random
 
 
-SCALARS = ("mean_return", "gradient_norm")
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
 
 

@@ -37,9 +37,8 @@ class EncryptedSum:
 
     def hide(self, values: Integers, context: bytes, cohort: Cohort) -> bytes:
         """Slots and lanes, encrypted."""
-        del cohort
-        lanes = Lanes(self._group_key, context, self._num_slots)
-        numbers = _with_lanes(values, lanes.code(self._member), lanes)
+        lanes = Lanes(self._group_key, context, cohort, self._num_slots)
+        numbers = _with_lanes(values, lanes.codes[self._member], lanes)
         parts = [numbers[start : start + DEGREE] for start in range(0, len(numbers), DEGREE)]
         return _joined([ts.bfv_vector(self._context, part.tolist()).serialize() for part in parts])
 
@@ -48,8 +47,8 @@ class EncryptedSum:
         vectors = _vectors(total, self._num_slots, self._context)
         numbers = np.concatenate([np.array(vector.decrypt(), np.int64) for vector in vectors])
         values = _centred(numbers[: self._num_slots])
-        lanes = Lanes(self._group_key, context, self._num_slots)
-        expected = _with_lanes(values, sum(map(lanes.code, cohort)), lanes)
+        lanes = Lanes(self._group_key, context, cohort, self._num_slots)
+        expected = _with_lanes(values, sum(lanes.codes.values()), lanes)
         same = hmac.compare_digest((numbers % MODULUS).tobytes(), (expected % MODULUS).tobytes())
         demand(same, "the total is not the cohort's")
         return values

@@ -40,13 +40,10 @@ class Lanes:
     keyed by the group key, which the server does not hold, and by the context.
     """
 
-    def __init__(self, group_key: bytes, context: bytes, num_slots: int) -> None:
-        self._group_key, self._context = group_key, context
+    def __init__(self, group_key: bytes, context: bytes, cohort: Cohort, num_slots: int) -> None:
+        codes = keystream(group_key, b"member", context, 8 * len(cohort)).view(np.uint64)
+        self.codes = dict(zip(cohort, codes.tolist(), strict=True))
         self._factor = keystream(group_key, b"checksum", context, 8 * num_slots).view(np.uint64)
-
-    def code(self, member: int) -> int:
-        """What `member` adds to the member lane."""
-        return int.from_bytes(derived(self._group_key, b"member", self._context + member.to_bytes(4, "little"))[:8])
 
     def checksum(self, values: Integers) -> int:
         """Modulo 2**64. Slots differ by less than 2**32, so a wrong sum passes with a chance of at most 2**-33."""
@@ -68,8 +65,8 @@ class MaskedSum:
 
     def hide(self, values: Integers, context: bytes, cohort: Cohort) -> bytes:
         """Slots and lanes under a mask for each other member; the first member adds the group's blind."""
-        lanes = Lanes(self._group_key, context, self._num_slots)
-        words, tail = values.astype(np.uint32), _lane_words(lanes.code(self._member), lanes.checksum(values))
+        lanes = Lanes(self._group_key, context, cohort, self._num_slots)
+        words, tail = values.astype(np.uint32), _lane_words(lanes.codes[self._member], lanes.checksum(values))
         for other in cohort:
             if other != self._member:
                 mask_words, mask_tail = self._stream(self._pair_key(other), b"mask", context)
@@ -87,8 +84,8 @@ class MaskedSum:
         words, tail = _split(np.frombuffer(total, np.uint8), self._num_slots)
         blind_words, blind_tail = self._stream(self._group_key, b"blind", context)
         values = (words - blind_words).view(np.int32).astype(np.int64)
-        lanes = Lanes(self._group_key, context, self._num_slots)
-        expected = _lane_words(sum(map(lanes.code, cohort)), lanes.checksum(values))
+        lanes = Lanes(self._group_key, context, cohort, self._num_slots)
+        expected = _lane_words(sum(lanes.codes.values()), lanes.checksum(values))
         demand(hmac.compare_digest((tail - blind_tail).tobytes(), expected.tobytes()), "the total is not the cohort's")
         return values
 

@@ -9,11 +9,13 @@ import hmac
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -114,6 +116,17 @@ def session_name(parameters: Parameters, roster: bytes) -> bytes:
 def _announced(parameters: Parameters, client: int, key: bytes) -> bytes:
     """What a member signs."""
     return b"fedpohcs announcement" + parameters.digest + client.to_bytes(4, "little") + key
+
+
+def check_announcement(
+    parameters: Parameters, members: Mapping[int, bytes], client: int, key: bytes, signature: bytes
+) -> None:
+    """Refuse a key that no member signed for itself, this run and these parameters."""
+    demand(client in members, f"client {client} is not a member")
+    try:
+        Ed25519PublicKey.from_public_bytes(members[client]).verify(signature, _announced(parameters, client, key))
+    except InvalidSignature as error:
+        raise RefusedError(f"the key of client {client} is not signed by it") from error
 
 
 class Membership(NamedTuple):
@@ -223,12 +236,7 @@ class PrivateClient:
         demand(not rest and ids == sorted(set(ids)), "the roster must list different clients in ascending order")
         demand(len(ids) >= self.parameters.config.min_cohort, f"the roster has only {len(ids)} members")
         for client, key, signature in rows:
-            demand(client in self._members, f"client {client} is not a member")
-            identity = Ed25519PublicKey.from_public_bytes(self._members[client])
-            try:
-                identity.verify(signature, _announced(self.parameters, client, key))
-            except InvalidSignature as error:
-                raise RefusedError(f"the key of client {client} is not signed by it") from error
+            check_announcement(self.parameters, self._members, client, key, signature)
         return {client: key for client, key, _ in rows}
 
     def _sealed(self, other: int, group_key: bytes) -> tuple[int, bytes, bytes]:
@@ -259,6 +267,8 @@ class PrivateClient:
         self._check(invitation, membership.last)
         context = invitation.context(self._session, self._policy)
         sketch = self._sketch(invitation.round)
+        if np.abs(sketch).max() > self.parameters.config.value_limit:
+            warnings.warn("a sketch exceeds protection.value_limit and is clipped; raise the limit", stacklevel=2)
         values = self.parameters.fixed_point.encode(sketch, invitation.share(self.client))
         self._membership = membership._replace(last=(invitation.round, invitation.attempt), waiting=message.to_bytes())
         payload = self._secret_sum().hide(values, context, invitation.cohort)
@@ -413,8 +423,8 @@ def read_score(body: bytes, config: ProtectionConfig) -> float:
 class PrivateServer:
     """Leads sessions and selections. It holds no key."""
 
-    def __init__(self, parameters: Parameters, exchange: Exchange) -> None:
-        self.parameters, self._exchange = parameters, exchange
+    def __init__(self, parameters: Parameters, members: Mapping[int, bytes], exchange: Exchange) -> None:
+        self.parameters, self._members, self._exchange = parameters, members, exchange
         self.ready: frozenset[int] = frozenset()
         self._session, self._public = b"", b""
         self.refusals: list[str] = []  # of the latest selection or session, for the log
@@ -476,6 +486,7 @@ class PrivateServer:
         for client, reply in sorted(replies.items()):
             try:
                 key, signature = unpack("32s64s", expect(reply, Kind.ANNOUNCEMENT, client))
+                check_announcement(self.parameters, self._members, client, key, signature)
                 rows.append((client, key, signature))
             except RefusedError as refusal:
                 self.refusals.append(str(refusal))
