@@ -203,8 +203,9 @@ class ProtectionConfig:
     """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB a candidate."""
     value_limit: float = 128.0
     """Slots of a sketch are clipped to plus and minus this. Raise it where rewards are large."""
-    scalar_limit: float = 1000.0
-    """Returns and gradient norms are clipped to plus and minus this before they are rounded."""
+    scalar_limit: float | None = None
+    """Returns and gradient norms are clipped to plus and minus this before they are rounded. None: they are not, which
+    epsilon does not allow."""
     score_bits: int = 8
     """A score is rounded to so many bits before it is uploaded."""
     min_cohort: int = 5
@@ -218,12 +219,11 @@ class ProtectionConfig:
         size, bits, cohort = self.sketch_size, self.score_bits, self.min_cohort
         in_range = 64 <= size <= 2**24 and size % 2 == 0
         require(in_range, f"{at}sketch_size", size, "must be even, at least 64 and at most 2**24")
-        _require_positive(at, self, "value_limit", "scalar_limit")
+        _require_positive(at, self, "value_limit")
         require(2 <= bits <= 24, f"{at}score_bits", bits, "must be at least 2 and at most 24")
         remedy = "In a sum of two, each could work out the other's table."
         require(cohort >= 3, f"{at}min_cohort", cohort, "must be at least 3", remedy)
-        if self.epsilon is not None:
-            _require_positive(at, self, "epsilon")
+        _require_positive(at, self, *(name for name in ("epsilon", "scalar_limit") if getattr(self, name) is not None))
 
     @property
     def num_words(self) -> int:

@@ -237,13 +237,16 @@ def _check_privacy(config: ExperimentConfig) -> None:
     remedy = f"pip install 'fedpohcs[{extra}]'"
     require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
     selector, federation = SELECTORS[config.selector](), config.federation
+    protection = config.protection
     if "weighted_advantage" not in selector.requires:
-        return
+        bounded = not selector.requires or protection.epsilon is None or protection.scalar_limit is not None
+        rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
+        return require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
     able = sorted(name for name, make in SELECTORS.items() if make().private)
     rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
     require(selector.private, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
     one_phase = config.selector == "fedpohcs-one-phase"
     asked = federation.num_selected if one_phase else federation.num_candidates
-    least, name = config.protection.min_cohort, "num_selected" if one_phase else "num_candidates"
+    least, name = protection.min_cohort, "num_selected" if one_phase else "num_candidates"
     rule = f"must be at least protection.min_cohort (={least}) with privacy {config.privacy!r}"
     require(asked >= least, f"federation.{name}", asked, rule, "Ask more, or lower min_cohort to 3 at least.")

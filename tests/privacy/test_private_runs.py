@@ -114,6 +114,14 @@ def test_scalars_are_rounded_and_cost_twenty_bytes(selector: str, metric: str, t
         assert all(abs(score + truth[client]) <= 0.5 for client, score in scores.items())
 
 
+def test_scalars_without_a_limit_keep_their_leading_bits(tmp_path: Path) -> None:
+    run_experiment(replace(CONFIG, selector="power-of-choice", rounds=1), tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    truth = values(run, "evaluated", "mean_return", 0)
+    scores = values(run, "candidate", "loss", 1)
+    assert all(0 < abs(score / truth[client] + 1) <= 2**-8 for client, score in scores.items())
+
+
 def lose(training: Training, kind: Kind, lost: set[int]) -> None:
     exchange = training.executor.wire.exchange
 
@@ -167,6 +175,7 @@ def test_without_any_score_the_choice_is_random() -> None:
         ({"selector": "heterogeneity-only"}, "needs the tables themselves"),
         ({"protection": ProtectionConfig(min_cohort=7)}, "num_candidates.*min_cohort"),
         ({"selector": "fedpohcs-one-phase", "protection": ProtectionConfig()}, "num_selected.*min_cohort"),
+        ({"selector": "gradient-norm", "protection": ProtectionConfig(epsilon=1.0)}, "scalar_limit.*no bound"),
     ],
 )
 def test_what_private_selection_cannot_do_is_refused_before_anything_is_written(changes: dict, message: str) -> None:

@@ -13,8 +13,7 @@ from fedpohcs.config import ExperimentConfig
 from fedpohcs.execution.base import Executor
 from fedpohcs.privacy.differential import spent
 from fedpohcs.privacy.errors import RefusedError
-from fedpohcs.privacy.messages import Kind, expect
-from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer, read_score
+from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer, read_scalar
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params, Vector, WeightedAdvantage
 
@@ -136,8 +135,7 @@ class PrivateExecutor:
                 continue
             self.wire.up[client] += len(message)
             self.answers[client] += 1
-            body = expect(message, Kind.SCORE, client)
-            received[place] = read_score(body, self.config.protection) * self.config.protection.scalar_limit
+            received[place] = read_scalar(message, client, self.config.protection)
         return received
 
     def _spend(self, clients: ClientIds) -> dict[str, Vector]:

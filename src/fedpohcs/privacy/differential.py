@@ -37,6 +37,13 @@ def score_of_level(level: int, config: ProtectionConfig) -> float:
     return level / num_levels(config)
 
 
+def rounded(value: float, config: ProtectionConfig) -> float:
+    """A number of any size to as many significant bits as a score has."""
+    demand(math.isfinite(value), "the number is not finite")
+    fraction, exponent = math.frexp(value)
+    return math.ldexp(round(fraction * 2**config.score_bits), exponent - config.score_bits)
+
+
 def discrete_laplace(scale: float, uniform: Uniform) -> int:
     """An integer z with a chance that falls as exp(-|z| / scale): the difference of two geometric draws.
 

@@ -9,6 +9,7 @@ import hmac
 import json
 import math
 import os
+import struct
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedpohcs.config import ProtectionConfig
 from fedpohcs.privacy import masking
-from fedpohcs.privacy.differential import Uniform, protected_level, score_of_level, system_uniform
+from fedpohcs.privacy.differential import Uniform, protected_level, rounded, score_of_level, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort, derived
 from fedpohcs.privacy.messages import HEADER, Kind, Message, expect, pack_rows, parse, unpack, unpack_rows
@@ -297,8 +298,11 @@ class PrivateClient:
         return self._reply(Kind.SCORE, self._level(score), context, invitation.attempt)
 
     def scalar(self, value: float) -> bytes:
-        """A measurement that is one number, such as a mean return, rounded and protected like a score."""
-        return self._reply(Kind.SCORE, self._level(value / self.parameters.config.scalar_limit))
+        """A measurement that is one number, such as a mean return, rounded; with a limit protected like a score."""
+        config = self.parameters.config
+        if config.scalar_limit is None:
+            return self._reply(Kind.SCORE, struct.pack("<f", rounded(value, config)))
+        return self._reply(Kind.SCORE, self._level(value / config.scalar_limit))
 
     def _level(self, score: float) -> bytes:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)
@@ -418,6 +422,16 @@ def read_score(body: bytes, config: ProtectionConfig) -> float:
     """The score in the body of a message."""
     (level,) = unpack("i", body)
     return score_of_level(level, config)
+
+
+def read_scalar(data: bytes, client: int, config: ProtectionConfig) -> float:
+    """What `PrivateClient.scalar` sent."""
+    body = expect(data, Kind.SCORE, client)
+    if config.scalar_limit is not None:
+        return read_score(body, config) * config.scalar_limit
+    (value,) = unpack("f", body)
+    demand(math.isfinite(value), "the number is not finite")
+    return value
 
 
 class PrivateServer:
