@@ -1,4 +1,4 @@
-"""The paper's own suggestion: the same sum under additive homomorphic encryption (BFV, by TenSEAL). Paper: Sec. 6.
+"""The paper's own suggestion: the same sum under additive homomorphic encryption (BFV, by TenSEAL). Paper: Sec. 4.3.
 
 Members share one secret key. A member that gives it to the server gives it every single table; masks have no such key.
 """

@@ -15,7 +15,8 @@ Integers = NDArray[np.int64]
 
 def sketch_seed(run: bytes, round_number: int) -> int:
     """The seed all candidates of a round share. It is public: the server never sees a sketch."""
-    return int.from_bytes(hashlib.sha256(b"fedpohcs sketch" + run + round_number.to_bytes(4, "little")).digest()[:8])
+    digest = hashlib.sha256(b"fedpohcs sketch" + run + round_number.to_bytes(4, "little")).digest()
+    return int.from_bytes(digest[:8], "big")
 
 
 def count_sketch(table: WeightedAdvantage, seed: int, num_slots: int) -> Vector:
