@@ -10,6 +10,7 @@ from fedpohcs.config import (
     FederationConfig,
     LearnerConfig,
     ModellingConfig,
+    ProtectionConfig,
     from_dict,
     to_dict,
 )
@@ -49,6 +50,12 @@ def experiments(draw: st.DrawFn) -> ExperimentConfig:
         observation_cell=draw(positive),
         missing=draw(st.sampled_from(["zero", "predicted"])),
     )
+    protection = ProtectionConfig(
+        sketch_size=2 * draw(st.integers(32, 2**20)),
+        precise=draw(st.booleans()),
+        score_bits=draw(st.integers(2, 24)),
+        epsilon=draw(st.none() | positive),
+    )
     return ExperimentConfig(
         world=draw(st.sampled_from(["mountain-cars", "tabular"])),
         selector=draw(st.sampled_from(sorted(SELECTORS))),
@@ -57,6 +64,8 @@ def experiments(draw: st.DrawFn) -> ExperimentConfig:
         federation=draw(federations()),
         learner=learner,
         modelling=modelling,
+        privacy=draw(st.sampled_from(["none", "masked", "he"] if modelling.missing == "zero" else ["none"])),
+        protection=protection,
     )
 
 
@@ -126,6 +135,19 @@ def test_unknown_preset_level_or_selector_is_refused_with_the_nearest_name(argum
         (LearnerConfig, {"hidden_sizes": (64, 0)}, "hidden_sizes"),
         (ModellingConfig, {"observation_cell": float("inf")}, "observation_cell"),
         (ModellingConfig, {"steps_per_episode": 0}, "steps_per_episode"),
+        (FederationConfig, {"compared_pairs": "al"}, "Did you mean 'all'"),
+        (ProtectionConfig, {"sketch_size": 63}, "sketch_size"),
+        (ProtectionConfig, {"sketch_size": 2**25}, "sketch_size"),
+        (ProtectionConfig, {"sketch_size": 129}, "must be even"),
+        (ProtectionConfig, {"value_limit": 0.0}, "value_limit"),
+        (ProtectionConfig, {"scalar_limit": float("inf")}, "scalar_limit"),
+        (ProtectionConfig, {"score_bits": 1}, "score_bits"),
+        (ProtectionConfig, {"score_bits": 25}, "score_bits"),
+        (ProtectionConfig, {"min_cohort": 2}, "at least 3"),
+        (ProtectionConfig, {"epsilon": 0.0}, "epsilon"),
+        (ProtectionConfig, {"epsilon": float("nan")}, "epsilon"),
+        (ProtectionConfig, {"precise": 1}, "must be of type bool"),
+        (ExperimentConfig, {"privacy": "mask"}, "Did you mean 'masked'"),
         (ExperimentConfig, {"rounds": 0}, "rounds"),
         (ExperimentConfig, {"seed": -1}, "seed"),
         (ExperimentConfig, {"rounds": 2.5}, r"rounds \(=2.5\) must be of type int"),

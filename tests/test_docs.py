@@ -15,7 +15,14 @@ from conftest import made_up_records
 from fedpohcs import experiment
 from fedpohcs.aggregation import AGGREGATORS
 from fedpohcs.cli import main
-from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, TrafficConfig
+from fedpohcs.config import (
+    ExperimentConfig,
+    FederationConfig,
+    LearnerConfig,
+    ModellingConfig,
+    ProtectionConfig,
+    TrafficConfig,
+)
 from fedpohcs.envs import WORLDS, world_levels
 from fedpohcs.presets import PRESETS
 from fedpohcs.selection import SELECTORS, Question
@@ -26,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-CONFIGS = (ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, TrafficConfig)
+CONFIGS = (ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig, TrafficConfig)
 
 
 def read(path: Path) -> str:

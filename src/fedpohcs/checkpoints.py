@@ -169,8 +169,8 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
 
 
 def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
-    wanted = flatten(json.loads(json.dumps(to_dict(config))))
-    found = flatten(stored)
+    wanted, default = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, ExperimentConfig()))
+    found = default | flatten(stored)  # settings that came later than the checkpoint were at their default
     differing = [
         f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
         for key in sorted(wanted.keys() | found.keys())

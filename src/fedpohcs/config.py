@@ -60,6 +60,8 @@ class FederationConfig:
     """Episodes of every client in an evaluation."""
     evaluation_every: int = 1
     """Evaluate after every so many rounds."""
+    compared_pairs: Literal["shared", "all"] = "shared"
+    """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
 
     def __post_init__(self) -> None:
         _check_kinds("federation.", self)
@@ -220,6 +222,44 @@ class TrafficConfig:
 
 
 @dataclass(frozen=True)
+class ProtectionConfig:
+    """How measurements are protected where `privacy` asks for it; docs/privacy.md is the specification."""
+
+    sketch_size: int = 16_384
+    """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
+    precise: bool = False
+    """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB a candidate."""
+    value_limit: float = 128.0
+    """Slots of a sketch are clipped to plus and minus this. Raise it where rewards are large."""
+    scalar_limit: float | None = None
+    """Returns and gradient norms are clipped to plus and minus this before they are rounded. None: they are not, which
+    epsilon does not allow."""
+    score_bits: int = 8
+    """A score is rounded to so many bits before it is uploaded."""
+    min_cohort: int = 5
+    """Fewer candidates than this are never added up: a sum of few hides little."""
+    epsilon: float | None = None
+    """Differential privacy of each uploaded score, spent anew every time a client answers. None: off."""
+
+    def __post_init__(self) -> None:
+        at = "protection."
+        _check_kinds(at, self)
+        size, bits, cohort = self.sketch_size, self.score_bits, self.min_cohort
+        in_range = 64 <= size <= 2**24 and size % 2 == 0
+        require(in_range, f"{at}sketch_size", size, "must be even, at least 64 and at most 2**24")
+        _require_positive(at, self, "value_limit")
+        require(2 <= bits <= 24, f"{at}score_bits", bits, "must be at least 2 and at most 24")
+        remedy = "In a sum of two, each could work out the other's table."
+        require(cohort >= 3, f"{at}min_cohort", cohort, "must be at least 3", remedy)
+        _require_positive(at, self, *(name for name in ("epsilon", "scalar_limit") if getattr(self, name) is not None))
+
+    @property
+    def num_words(self) -> int:
+        """Words of 4 bytes that everything a candidate uploads fits into."""
+        return 2**20 if self.precise else self.sketch_size
+
+
+@dataclass(frozen=True)
 class ExperimentConfig:
     """One run: a world, a federation, a way to select, a learner."""
 
@@ -238,16 +278,22 @@ class ExperimentConfig:
     groups: int = 2
     """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
     does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
+    privacy: Literal["none", "masked", "he"] = "none"
+    """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
     traffic: TrafficConfig = field(default_factory=TrafficConfig)
+    protection: ProtectionConfig = field(default_factory=ProtectionConfig)
 
     def __post_init__(self) -> None:
         _check_kinds("", self)
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
+        if self.privacy != "none":
+            rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
+            require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

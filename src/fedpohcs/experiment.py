@@ -1,5 +1,6 @@
 """A whole run: rounds in a row, each handed to whoever watches or stores it."""
 
+import importlib.util
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -68,7 +69,16 @@ class Training:
 
             threading.Thread(target=compile_ahead, daemon=True).start()
         record = bool(self.selector.requires - {"mean_return"})
-        self.executor = make_executor(config, record=record, snapshot=saved.clients if saved else None)
+        snapshot = saved.clients if saved else None
+        self.executor: Any
+        if config.privacy == "none":
+            self.executor = make_executor(config, record=record, snapshot=snapshot)
+        else:
+            from fedpohcs.execution.private import PrivateExecutor
+            from fedpohcs.rounds import client_weight
+
+            within = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
+            self.executor = PrivateExecutor(within, config, client_weight(config.federation), snapshot)
         self.is_new = saved is None
         self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
 
@@ -152,7 +162,10 @@ def _continue_training(folder: RunFolder) -> Training:
     configure_jax(folder.config.groups)
     # The types a checkpoint names must be loaded before it is read.
     import fedpohcs.execution.clients
-    import fedpohcs.heterogeneity.prediction  # noqa: F401
+    import fedpohcs.heterogeneity.prediction
+
+    if folder.config.privacy != "none":
+        import fedpohcs.execution.private  # noqa: F401
 
     checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
     folder.cut_after(checkpoint.round if checkpoint else -1)
@@ -215,9 +228,36 @@ def check_names(config: ExperimentConfig) -> None:
         require(config.world == "gym", "env", config.env, f"is for the world 'gym', not for {config.world!r}")
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
+    if config.privacy != "none":
+        _check_privacy(config)
     if federation.aggregator == "policy-mean":
         from fedpohcs.envs.base import DiscreteActions
 
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
+
+
+PRIVACY_PACKAGES = {"masked": ("privacy", ("cryptography",)), "he": ("he", ("cryptography", "tenseal"))}
+
+
+def _check_privacy(config: ExperimentConfig) -> None:
+    """Refuse what the protocol cannot do, or cannot do safely."""
+    extra, packages = PRIVACY_PACKAGES[config.privacy]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    remedy = f"pip install 'fedpohcs[{extra}]'"
+    require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
+    selector, federation = SELECTORS[config.selector](), config.federation
+    protection = config.protection
+    if "weighted_advantage" not in selector.requires:
+        bounded = not selector.requires or protection.epsilon is None or protection.scalar_limit is not None
+        rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
+        return require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
+    able = sorted(name for name, make in SELECTORS.items() if make().private)
+    rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
+    require(selector.private, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
+    one_phase = config.selector == "fedpohcs-one-phase"
+    asked = federation.num_selected if one_phase else federation.num_candidates
+    least, name = protection.min_cohort, "num_selected" if one_phase else "num_candidates"
+    rule = f"must be at least protection.min_cohort (={least}) with privacy {config.privacy!r}"
+    require(asked >= least, f"federation.{name}", asked, rule, "Ask more, or lower min_cohort to 3 at least.")

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     WARM_UP = 6
     GRADIENT_SAMPLE = 7
     MODELLING = 8
+    PRIVACY_NOISE = 9
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

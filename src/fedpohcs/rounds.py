@@ -55,6 +55,7 @@ def run_round(
         evaluation=evaluation,
         seconds=clock.seconds,
         upload_bytes=upload_bytes(metrics),
+        asked_costs={name: cost for name, cost in metrics.costs.items() if name != "upload_bytes"},
     )
     return ServerState(state.round + 1, params, selector_state), record
 
@@ -74,7 +75,7 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
     d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
     sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
     generator = host_generator(seed, Purpose.SELECTION, round_number)
-    return Question(np.sort(sampled), k, n, client_weight(federation), generator)
+    return Question(np.sort(sampled), k, n, client_weight(federation), generator, federation.compared_pairs)
 
 
 def client_weight(federation: FederationConfig) -> Vector:
@@ -91,7 +92,9 @@ def update_weight(updates: ClientUpdates, weight: Vector, federation: Federation
 
 
 def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:
-    """What each client that was asked sent: scalars, and the arrays of its table."""
+    """What each client that was asked sent: scalars, and the arrays of its table; or as counted on the way."""
+    if "upload_bytes" in metrics.costs:
+        return dict(zip(metrics.client.tolist(), metrics.costs["upload_bytes"].astype(int).tolist(), strict=True))
     scalars = sum(metric.itemsize for metric in (metrics.mean_return, metrics.gradient_norm) if metric is not None)
     tables = metrics.weighted_advantage or [None] * len(metrics.client)
     return {int(client): scalars + _nbytes(table) for client, table in zip(metrics.client, tables, strict=True)}

@@ -1,6 +1,6 @@
 """Client selection: who trains this round. A selector is one function and one line in `SELECTORS`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ class Question(NamedTuple):
     num_clients: int  # N
     weight: Vector  # [N] q_n
     generator: np.random.Generator  # of this seed and round
+    compared_pairs: str = "shared"  # on which tables are compared: "shared" by at least two candidates, or "all"
 
 
 class Selector(NamedTuple):
@@ -29,6 +30,7 @@ class Selector(NamedTuple):
     init: Callable[[], Any] = lambda: None
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
+    private: bool = False  # of the tables it needs Delta_n alone, and so it works where they never leave the clients
 
 
 Scores = Callable[[Question, CandidateMetrics], dict[str, Vector]]
@@ -40,14 +42,25 @@ def top_k(clients: ClientIds, score: Vector, k: int) -> ClientIds:
     return np.sort(clients[np.lexsort((clients, -score))[:k]])
 
 
-def by_score(name: str, requires: str, scores: Scores) -> Selector:
+def choose(question: Question, clients: ClientIds, score: Vector) -> ClientIds:
+    """The K clients with the largest score; K at random where none has a score."""
+    if np.isnan(score).all():
+        return _at_random(question, clients)
+    return top_k(clients, score, question.num_selected)
+
+
+def _at_random(question: Question, clients: ClientIds) -> ClientIds:
+    return np.sort(question.generator.choice(np.sort(clients), question.num_selected, replace=False))
+
+
+def by_score(name: str, requires: str, scores: Scores, *, private: bool = False) -> Selector:
     """A stateless selector: the K candidates with the largest `scores[name]`."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
         values = scores(question, metrics)
-        return Selection(top_k(metrics.client, values[name], question.num_selected), values), state
+        return Selection(choose(question, metrics.client, values[name]), values), state
 
-    return Selector(select, requires=frozenset({requires}))
+    return Selector(select, requires=frozenset({requires}), private=private)
 
 
 def fedavg() -> Selector:
@@ -55,8 +68,7 @@ def fedavg() -> Selector:
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
         del metrics
-        chosen = question.generator.choice(np.sort(question.candidates), question.num_selected, replace=False)
-        return Selection(np.sort(chosen)), state
+        return Selection(_at_random(question, question.candidates)), state
 
     return Selector(select, asks=lambda question, state: question.candidates[:0])
 
@@ -89,7 +101,7 @@ def heterogeneity_scores(
     """Learning potential, heterogeneity and their difference Delta_n, of each client. Paper: Eq. (DeltaN)."""
     from fedpohcs.heterogeneity import metric  # SciPy and Numba: only where a table is compared
 
-    stacked = metric.stack_tables(tables)
+    stacked = metric.stack_tables(tables, question.compared_pairs)
     potential = metric.learning_potential(stacked)
     heterogeneity = metric.heterogeneity(stacked, question.weight[clients])
     return {
@@ -101,12 +113,14 @@ def heterogeneity_scores(
 
 
 def _table_scores(question: Question, metrics: CandidateMetrics) -> dict[str, Vector]:
+    if metrics.selection_metric is not None:
+        return {"selection_metric": metrics.selection_metric}
     return heterogeneity_scores(question, metrics.client, _known(metrics.weighted_advantage))
 
 
 def fedpohcs() -> Selector:
     """The paper's rule: the K candidates with the largest Delta_n. Paper: Alg. 3."""
-    return by_score("selection_metric", "weighted_advantage", _table_scores)
+    return by_score("selection_metric", "weighted_advantage", _table_scores, private=True)
 
 
 def heterogeneity_only() -> Selector:
@@ -120,10 +134,11 @@ def potential_only() -> Selector:
 
 
 class OnePhaseState(NamedTuple):
-    """The server's memory of tables: by client, and whose is to be refreshed next."""
+    """The server's memory: by client its table, or its score where tables are private; and whose is asked for next."""
 
     tables: dict[int, WeightedAdvantage]
     refresh: ClientIds | None  # None: nobody was asked yet
+    scores: Mapping[int, float] = {}
 
 
 def fedpohcs_one_phase() -> Selector:
@@ -133,14 +148,30 @@ def fedpohcs_one_phase() -> Selector:
         return np.arange(question.num_clients) if state.refresh is None else state.refresh
 
     def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:
-        fresh = zip(metrics.client.tolist(), _known(metrics.weighted_advantage), strict=True)
-        tables = state.tables | dict(fresh)
+        state = _remember(state, metrics)
         candidates = question.candidates
-        scores = heterogeneity_scores(question, candidates, tuple(tables[client] for client in candidates.tolist()))
-        chosen = top_k(candidates, scores["selection_metric"], question.num_selected)
-        return Selection(chosen, scores), OnePhaseState(tables, chosen)
+        if metrics.selection_metric is not None:
+            latest = [state.scores.get(client, np.nan) for client in candidates.tolist()]
+            scores = {"selection_metric": np.array(latest)}
+        else:
+            tables = tuple(state.tables[client] for client in candidates.tolist())
+            scores = heterogeneity_scores(question, candidates, tables)
+        chosen = choose(question, candidates, scores["selection_metric"])
+        return Selection(chosen, scores), state._replace(refresh=chosen)
 
-    return Selector(select, requires=frozenset({"weighted_advantage"}), init=lambda: OnePhaseState({}, None), asks=asks)
+    requires = frozenset({"weighted_advantage"})
+    return Selector(select, requires, lambda: OnePhaseState({}, None), asks, private=True)
+
+
+def _remember(state: OnePhaseState, metrics: CandidateMetrics) -> OnePhaseState:
+    """With what those that were asked have sent; who sent nothing keeps what it had."""
+    clients = metrics.client.tolist()
+    if metrics.selection_metric is not None:
+        fresh = zip(clients, metrics.selection_metric.tolist(), strict=True)
+        return state._replace(
+            scores={**state.scores, **{client: score for client, score in fresh if not np.isnan(score)}}
+        )
+    return state._replace(tables=state.tables | dict(zip(clients, _known(metrics.weighted_advantage), strict=True)))
 
 
 def _known(metric: Any) -> Any:

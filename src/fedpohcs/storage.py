@@ -248,7 +248,7 @@ def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
 def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
     returns = record.evaluation.mean_return
     tables = (
-        ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values()}),
+        ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values(), **record.asked_costs}),
         ("candidate", record.candidates, record.selection.scores),
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),

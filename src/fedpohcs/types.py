@@ -44,6 +44,8 @@ class CandidateMetrics(NamedTuple):
     mean_return: Vector | None = None  # [C]
     gradient_norm: Vector | None = None  # [C]
     weighted_advantage: tuple[WeightedAdvantage, ...] | None = None  # one table a client
+    selection_metric: Vector | None = None  # [C] in place of tables where they are private; NaN = no answer
+    costs: Mapping[str, Vector] = {}  # each [C]: what asking took where it is more than sending the above
 
 
 class Selection(NamedTuple):
@@ -91,3 +93,4 @@ class RoundRecord(NamedTuple):
     evaluation: Evaluation
     seconds: Mapping[str, float]
     upload_bytes: Mapping[int, int] = {}  # what each client that was asked sent in phase one
+    asked_costs: Mapping[str, Vector] = {}  # each [asked]: what else asking took

@@ -15,6 +15,7 @@ from fedpohcs.storage import FILTER_PREFIX, Run
 from fedpohcs.types import Vector
 
 STEP_COUNT_BYTES = RETURN_BYTES = 8
+ASKED_METRICS = ("upload_bytes", "download_bytes", "attempts", "privacy_loss")
 
 
 class Traffic(NamedTuple):
@@ -46,12 +47,33 @@ def traffic(run: Run) -> Traffic:
 def _measure_bytes(run: Run, weights: float) -> Vector:
     num_rounds = len(run.rounds["round"])
     table = run.clients
-    asked = table["role"] == "asked"
+    asked = (table["role"] == "asked") & (table["metric"] == "upload_bytes")
     if not asked.any() and (table["role"] == "candidate").any():
         return np.full(num_rounds, np.nan)  # a run of before uploads were recorded
     num_asked = np.bincount(table["round"][asked], minlength=num_rounds).astype(float)
-    uploaded = np.bincount(table["round"][asked], table["value"][asked], minlength=num_rounds)
-    return num_asked * weights + uploaded
+    messages = (table["role"] == "asked") & np.isin(table["metric"], ("upload_bytes", "download_bytes"))
+    return num_asked * weights + np.bincount(table["round"][messages], table["value"][messages], minlength=num_rounds)
+
+
+def phase_one(run: Run) -> dict[str, float]:
+    """What phase one took, by name; empty if nobody was asked, or nobody counted."""
+    asked = run.clients["role"] == "asked"
+    columns = {name: run.clients["value"][asked & (run.clients["metric"] == name)] for name in ASKED_METRICS}
+    if not len(columns["upload_bytes"]):
+        return {}
+    down = columns["download_bytes"] if len(columns["download_bytes"]) else np.zeros(1)
+    seconds = run.timings["measure"][1:] + run.timings["select"][1:]
+    costs = {
+        "clients asked a round": len(columns["upload_bytes"]) / max(len(run.rounds["round"]) - 1, 1),
+        "kilobytes up, a client and round": columns["upload_bytes"].mean() / 1000,
+        "kilobytes down, a client and round": (weight_bytes(run) + down.mean()) / 1000,
+        "seconds a round (measure and select)": float(np.median(seconds)),
+    }
+    if len(columns["attempts"]):
+        costs["attempts a round"] = columns["attempts"].mean()
+    if len(columns["privacy_loss"]):
+        costs["largest privacy loss (epsilon)"] = columns["privacy_loss"].max()
+    return costs
 
 
 def weight_bytes(run: Run) -> float:

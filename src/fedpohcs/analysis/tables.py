@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.analysis.communication import traffic
+from fedpohcs.analysis.communication import phase_one, traffic
 from fedpohcs.analysis.groups import Group, by_level
 from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.statistics import (
@@ -174,6 +174,8 @@ def statistics_tables(
         if scope.thresholds:
             tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
         tables += reference_table(members)
+        if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
+            tables.append(costs)
         base = _find_reference(members, reference)
         if base is None:
             note = f"No differences: {place} has no runs of {reference}."
@@ -308,6 +310,16 @@ def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Tabl
         "megabytes are without evaluation; “-”: not recorded."
     )
     return _table(title, groups, [summarise_thresholds(group, scope) for group in groups], _show_reached, note)
+
+
+def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
+    """What asking the candidates took; no rows if no group did."""
+    by_run = [[costs for run in group.runs if (costs := phase_one(run))] for group in groups]
+    summaries = [
+        {name: mean_interval([run[name] for run in runs]) for name in runs[0]} if runs else {} for runs in by_run
+    ]
+    note = "Mean over seeds [95 % bootstrap interval]; “-”: nobody was asked. Down includes the policy."
+    return _table(title, groups, summaries, _show_interval, note)
 
 
 def _differences_table(title: str, groups: Sequence[Group], base: Group, scope: Scope) -> Table:

@@ -15,12 +15,16 @@ Tables = Sequence[WeightedAdvantage]
 Rows = Sequence[NDArray]  # one array a candidate
 
 
-def stack_tables(tables: Tables) -> csr_array:
-    """The tables D_n A_n as rows [C, M] over the pairs that at least two candidates visited.
+def stack_tables(tables: Tables, compared_pairs: str = "shared") -> csr_array:
+    """The tables D_n A_n as rows [C, M] over the pairs that at least two candidates visited, or over all.
 
     A pair of one candidate says nothing about how candidates differ. A single table keeps all its pairs.
     """
-    support = tables[0].pair if len(tables) == 1 else _repeated(np.sort(np.concatenate([t.pair for t in tables])))
+    support = np.sort(np.concatenate([table.pair for table in tables]))
+    if compared_pairs == "all":
+        support = np.unique(support)
+    elif len(tables) > 1:
+        support = _repeated(support)
     entries, columns = zip(*(_restrict(support, table.pair) for table in tables), strict=True)
     values = [table.value[entry] for table, entry in zip(tables, entries, strict=True)]
     if any(table.fill is not None for table in tables):

@@ -1,0 +1,262 @@
+"""What private selection costs, and how often it chooses as the exact metric does.
+
+Measured, on the tables that the candidates of a training run really made (fedpohcs, privacy none):
+
+- agreement: the share of the K clients chosen from sketches that the exact metric chooses too, by sketch size, by bits
+  of the score and by epsilon; the exact metric being the paper's formula (compared_pairs all). The default in
+  the clear, which drops pairs of one candidate, is compared with that formula as well.
+- masking error: the largest change of Delta_n by masks and fixed point, and by encryption.
+- cost: seconds a round for all candidates together, and bytes a candidate, of plain, masked and encrypted selection,
+  for two phases (the candidates) and one phase (the K that trained).
+
+How: seed 0, all rounds of the run; seconds are CPU time, medians over rounds in turns. `--tables FILE` reads recorded
+tables, or writes them where there is no such file. `--preset` names another world.
+
+Goals: masked selection <= 50 ms for 18 candidates and <= 1 % of a round; upload <= 64 KiB + 16 B; error of Delta_n
+<= 1e-6; agreement >= .97.
+"""
+
+import dataclasses
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import Figure, Goal, argument_parser, benchmark_config, machine_facts, print_table, write_results
+
+SKETCH_SIZES = (256, 1024, 4096, 16_384, 65_536, 2**20)
+SCORE_BITS = (4, 6, 8, 10, 12, 16)
+EPSILONS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+SEEDS = 3  # of the hash, for each round
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--tables", type=Path, help="recorded tables, written if missing")
+    parser.add_argument("--preset", default="mountain-cars")
+    parser.add_argument("--rounds", type=int, default=30)
+    arguments = parser.parse_args()
+    facts = machine_facts()
+    rounds, round_seconds = recorded(arguments)
+    k = config_of(arguments).federation.num_selected
+    agreement = measure_agreement(rounds, k)
+    for title, rows in agreement.items():
+        print_table(f"overlap with the exact choice, {title}", ("", "overlap", "same set"), rows)
+    error = masking_error(rounds)
+    costs = measure_costs(arguments, rounds)
+    rows = [(name, *values.values()) for name, values in costs.items()]
+    print_table("a round of selection", ("", *next(iter(costs.values()))), rows)
+    masked = costs["masked, two-phase"]
+    added = masked["CPU ms"] - costs["plain, two-phase"]["CPU ms"]
+    default = dict((row[0], row[1]) for row in agreement["as configured by default"])
+    figures = [
+        Figure("masked selection", masked["CPU ms"], "ms", Goal("<=", 50, "ms")),
+        Figure("masked minus plain selection, share of a round", added / 10 / round_seconds, "%", Goal("<=", 1, "%")),
+        Figure("upload of a candidate", masked["bytes up"], "B", Goal("<=", 2**16 + 16, "B")),
+        Figure("error of Delta_n by masking", error["masked"], "", Goal("<=", 1e-6, "")),
+        Figure("error of Delta_n by encryption", error["he"], "", Goal("<=", 1e-6, "")),
+        Figure("overlap with the exact choice", default["masked"], "", Goal(">=", 0.97, "")),
+    ]
+    samples = {"agreement": agreement, "costs": costs, "round_seconds": round_seconds}
+    suffix = "" if arguments.preset == "mountain-cars" else f"-{arguments.preset}"
+    write_results(f"privacy{suffix}", facts, figures, samples, quick=arguments.quick)
+
+
+def config_of(arguments: Any) -> Any:
+    from fedpohcs.presets import preset
+
+    if arguments.preset == "mountain-cars":
+        config = benchmark_config(quick=arguments.quick)
+        rounds = 4 if arguments.quick else arguments.rounds
+        return dataclasses.replace(config, rounds=rounds)
+    return dataclasses.replace(preset(arguments.preset, selector="fedpohcs"), rounds=arguments.rounds)
+
+
+def recorded(arguments: Any) -> tuple[list[dict[int, Any]], float]:
+    """The tables of the candidates by round, and the median seconds of a round."""
+    from fedpohcs.types import WeightedAdvantage
+
+    path = arguments.tables
+    arrays = dict(np.load(path)) if path is not None and path.exists() else record(config_of(arguments))
+    if path is not None and not path.exists():
+        np.savez_compressed(path, **arrays)
+    rounds: dict[int, dict[int, Any]] = {}
+    for name in arrays:
+        if name.endswith("/pair"):
+            number, client, _ = name.split("/")
+            value = arrays[f"{number}/{client}/value"]
+            rounds.setdefault(int(number), {})[int(client)] = WeightedAdvantage(arrays[name], value)
+    return [rounds[number] for number in sorted(rounds)], float(arrays["round_seconds"])
+
+
+def record(config: Any) -> dict[str, Any]:
+    """Train, and keep every table on its way to the server."""
+    from fedpohcs.experiment import start_training
+
+    arrays: dict[str, Any] = {}
+    training = start_training(config)
+    measure = training.executor.measure
+
+    def keep(params: Any, number: int, clients: Any, names: Any) -> Any:
+        metrics = measure(params, number, clients, names)
+        for client, table in zip(clients.tolist(), metrics.weighted_advantage, strict=True):
+            arrays[f"{number}/{client}/pair"], arrays[f"{number}/{client}/value"] = table.pair, table.value
+        return metrics
+
+    training.executor.measure = keep
+    seconds = [sum(record.seconds.values()) for record in training.remaining_rounds()]
+    arrays["round_seconds"] = np.median(seconds[3:])
+    return arrays
+
+
+def sketched_scores(tables: Any, num_slots: int, seed: int) -> Any:
+    """Delta_n / ||S|| from sketches."""
+    from fedpohcs.privacy.sketch import count_sketch, relative_metric
+
+    sketches = np.stack([count_sketch(table, seed, num_slots) for table in tables])
+    mean = sketches.mean(axis=0)
+    return np.array([relative_metric(mean, sketch) for sketch in sketches])
+
+
+def exact_scores(tables: Any, compared_pairs: str) -> Any:
+    """Delta_n / ||S|| from the tables themselves."""
+    from fedpohcs.heterogeneity import selection_metric, stack_tables
+
+    rows = stack_tables(tables, compared_pairs)
+    return selection_metric(rows, np.ones(len(tables))) / np.sqrt(np.sum(rows.mean(axis=0) ** 2))
+
+
+def measure_agreement(rounds: list[dict[int, Any]], k: int) -> dict[str, list[tuple[Any, float, float]]]:
+    from fedpohcs.config import ProtectionConfig
+    from fedpohcs.privacy.differential import protected_level
+    from fedpohcs.privacy.protocol import RESERVED_WORDS
+
+    tables = [tuple(by_client.values()) for by_client in rounds]
+    exact = [exact_scores(row, "all") for row in tables]
+    default = ProtectionConfig()
+    sketched = {
+        size: [sketched_scores(t, size - RESERVED_WORDS, seed) for t in tables for seed in range(SEEDS)]
+        for size in SKETCH_SIZES
+    }
+    repeated = [scores for scores in exact for _ in range(SEEDS)]
+
+    def protected(scores: list[Any], **changes: Any) -> list[Any]:
+        config, draw = dataclasses.replace(default, **changes), np.random.default_rng(0).random
+        return [np.array([protected_level(float(x), config, draw) for x in row], float) for row in scores]
+
+    shared = [exact_scores(row, "shared") for row in tables]
+    ours = sketched[default.num_words]
+    return {
+        "by sketch size (exact scores)": [(f"{size:,}", *overlap(repeated, sketched[size], k)) for size in sketched],
+        "by bits of the score (exact tables)": [
+            (bits, *overlap(exact, protected(exact, score_bits=bits), k)) for bits in SCORE_BITS
+        ],
+        "by epsilon (exact tables)": [
+            (epsilon, *overlap(repeated, protected(repeated, epsilon=epsilon), k)) for epsilon in EPSILONS
+        ],
+        "as configured by default": [
+            ("masked", *overlap(repeated, protected(ours), k)),
+            ("precise", *overlap(repeated, protected(sketched[2**20]), k)),
+            ("none on shared pairs", *overlap(exact, shared, k)),
+        ],
+    }
+
+
+def overlap(ours: list[Any], theirs: list[Any], k: int) -> tuple[float, float]:
+    """Mean share of the K that both choose, and how often they choose the same K. Ties go to the lower place."""
+    from fedpohcs.selection import top_k
+
+    pairs = [
+        (set(top_k(np.arange(len(a)), a, k).tolist()), set(top_k(np.arange(len(b)), b, k).tolist()))
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    same = statistics.mean(a == b for a, b in pairs)
+    return statistics.mean(len(a & b) / k for a, b in pairs), same
+
+
+def masking_error(rounds: list[dict[int, Any]]) -> dict[str, float]:
+    """Largest change of Delta_n (not divided by anything) by what the protocol does to a sketch."""
+    from fedpohcs.privacy import homomorphic, masking
+    from fedpohcs.privacy.sketch import FixedPoint, count_sketch, relative_metric
+
+    worst = {"masked": 0.0, "he": 0.0}
+    largest = {"masked": masking.LARGEST, "he": homomorphic.LARGEST}
+    for tables in rounds:
+        sketches = [count_sketch(table, 1, 16_368) for table in tables.values()]
+        mean = np.mean(sketches, axis=0)
+        for name in worst:
+            fixed = FixedPoint(128.0, largest[name])
+            total = fixed.decode(np.sum([fixed.encode(sketch, 1 / len(sketches)) for sketch in sketches], axis=0))
+            for sketch in sketches:
+                before = relative_metric(mean, sketch) * float(np.sqrt(np.sum(mean**2)))
+                after = relative_metric(total, sketch) * float(np.sqrt(np.sum(total**2)))
+                worst[name] = max(worst[name], abs(after - before))
+    return worst
+
+
+class Stored:
+    """An executor whose clients have measured before."""
+
+    def __init__(self, rounds: list[dict[int, Any]], num_clients: int) -> None:
+        self.rounds, self.num_clients, self.number = rounds, num_clients, 0
+
+    def measure(self, params: Any, number: int, clients: Any, names: Any) -> Any:
+        from fedpohcs.types import CandidateMetrics
+
+        tables = tuple(self.rounds[self.number][client] for client in clients.tolist())
+        return CandidateMetrics(clients, weighted_advantage=tables)
+
+
+def measure_costs(arguments: Any, rounds: list[dict[int, Any]]) -> dict[str, dict[str, float]]:
+    from fedpohcs.execution.private import PrivateExecutor
+
+    config = config_of(arguments)
+    n, k = config.federation.num_clients, config.federation.num_selected
+    protection = dataclasses.replace(config.protection, min_cohort=3)
+    executors = {
+        mode: PrivateExecutor(
+            Stored(rounds, n), dataclasses.replace(config, privacy=mode, protection=protection), np.full(n, 1 / n)
+        )
+        for mode in ("masked", "he")
+    }
+    samples: dict[str, list[tuple[float, float, float]]] = {}
+    place = 0
+    for _ in range(2):  # the first time, every pair of clients meets for the first time
+        samples = {f"{mode}, {phases}": [] for phases in PHASES for mode in ("plain", "masked", "he")}
+        for number, tables in enumerate(rounds):
+            everyone = np.array(sorted(tables))
+            for phases, clients in zip(PHASES, (everyone, everyone[:k]), strict=True):
+                samples[f"plain, {phases}"].append(plain_cost([tables[c] for c in clients.tolist()]))
+                for mode, executor in executors.items():
+                    if len(clients) < protection.min_cohort:
+                        continue
+                    executor.within.number, place = number, place + 1
+                    start = time.process_time()
+                    costs = executor.measure({}, place, clients, {"weighted_advantage"}).costs
+                    seconds = time.process_time() - start
+                    sample = (1000 * seconds, costs["upload_bytes"].mean(), costs["download_bytes"].mean())
+                    samples[f"{mode}, {phases}"].append(sample)
+    names = ("CPU ms", "bytes up", "bytes down")
+    return {
+        name: {key: statistics.median(column) for key, column in zip(names, zip(*rows, strict=True), strict=True)}
+        for name, rows in samples.items()
+        if rows
+    }
+
+
+PHASES = ("two-phase", "one-phase")
+
+
+def plain_cost(tables: list[Any]) -> tuple[float, float, float]:
+    """Of the server's work on tables it received."""
+    from fedpohcs.heterogeneity import selection_metric, stack_tables
+
+    start = time.process_time()
+    selection_metric(stack_tables(tables), np.ones(len(tables)))
+    seconds = time.process_time() - start
+    return 1000 * seconds, statistics.mean(t.pair.nbytes + t.value.nbytes for t in tables), 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Messages as bytes: little-endian, a header of 16 bytes in front. Whatever does not parse exactly is refused."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from fedpohcs.privacy.errors import RefusedError, demand
+
+VERSION = 1
+HEADER = struct.Struct("<BBHI8s")
+LARGEST_COUNT = 2**16  # entries of a list: refused before anything is allocated for them
+
+
+class Kind(IntEnum):
+    """What a message is. Numbers are part of the specification."""
+
+    HELLO = 1
+    ANNOUNCEMENT = 2
+    ROSTER = 3
+    SEALED = 4
+    KEY = 5
+    READY = 6
+    INVITATION = 7
+    UPLOAD = 8
+    TOTAL = 9
+    SCORE = 10
+
+
+class Message(NamedTuple):
+    """A parsed message."""
+
+    kind: Kind
+    client: int  # who sends it to the server, or to whom the server sends it
+    attempt: int
+    tag: bytes  # the first 8 bytes of the context it belongs to; zeros before there is one
+    body: bytes
+
+    def to_bytes(self) -> bytes:
+        return HEADER.pack(VERSION, self.kind, self.attempt, self.client, self.tag) + self.body
+
+
+def parse(data: bytes) -> Message:
+    """The message in `data`."""
+    demand(len(data) >= HEADER.size, "the message is too short for a header")
+    version, kind, attempt, client, tag = HEADER.unpack_from(data)
+    demand(version == VERSION, f"the message has version {version}, not {VERSION}")
+    demand(kind in Kind._value2member_map_, f"the message is of unknown kind {kind}")
+    return Message(Kind(kind), client, attempt, tag, data[HEADER.size :])
+
+
+def expect(data: bytes, kind: Kind, client: int, tag: bytes = bytes(8), attempt: int = 0) -> bytes:
+    """The body of a message that must be of this kind, party and context."""
+    message = parse(data)
+    found, wanted = message[:4], (kind, client, attempt, tag)
+    demand(found == wanted, f"the message is {_name(found)}, not {_name(wanted)}")
+    return message.body
+
+
+def _name(header: Sequence[object]) -> str:
+    kind, client, attempt, tag = header
+    assert isinstance(kind, Kind) and isinstance(tag, bytes)
+    return f"{kind.name} of client {client}, attempt {attempt}, context {tag.hex()}"
+
+
+def pack_rows(layout: str, rows: Iterable[Sequence[object]]) -> bytes:
+    """A count and rows of one layout."""
+    packed = [struct.pack("<" + layout, *row) for row in rows]
+    return struct.pack("<I", len(packed)) + b"".join(packed)
+
+
+def unpack_rows(layout: str, data: bytes) -> tuple[list[tuple], bytes]:
+    """The rows, and what follows them."""
+    demand(len(data) >= 4, "the message ends within a count")
+    (count,) = struct.unpack_from("<I", data)
+    row = struct.Struct("<" + layout)
+    demand(count <= LARGEST_COUNT and len(data) >= 4 + count * row.size, "the message ends within a list")
+    end = 4 + count * row.size
+    return list(row.iter_unpack(data[4:end])), data[end:]
+
+
+def unpack(layout: str, data: bytes) -> tuple:
+    """A body of one fixed layout."""
+    try:
+        return struct.unpack("<" + layout, data)
+    except struct.error as error:
+        raise RefusedError("the message has the wrong length") from error

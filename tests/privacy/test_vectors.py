@@ -1,0 +1,36 @@
+"""The specification's test vectors are what the code computes."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedpohcs.config import ProtectionConfig
+from fedpohcs.privacy.masking import Lanes, keystream
+from fedpohcs.privacy.protocol import Invitation, Parameters, session_name
+from fedpohcs.privacy.sketch import count_sketch, sketch_seed
+from fedpohcs.types import WeightedAdvantage
+
+SPECIFICATION = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+ZEROS = bytes(32)
+
+
+def test_the_specification_shows_what_the_code_computes() -> None:
+    parameters = Parameters("masked", ZEROS, ProtectionConfig())
+    session = session_name(parameters, b"")
+    context = Invitation(7, 1, ((0, 1.0), (1, 1.0), (2, 2.0))).context(session, ZEROS)
+    seed = sketch_seed(ZEROS, 7)
+    table = WeightedAdvantage(np.array([1, 2, 3], np.uint64), np.array([1.0, 2.0, 4.0]))
+    sketch = count_sketch(table, seed, parameters.num_slots)
+    slots = ", ".join(f"slot {slot}: {sketch[slot]:g}".replace("-", "−") for slot in np.flatnonzero(sketch))
+    lanes = Lanes(ZEROS, context, (0, 1, 2), parameters.num_slots)
+    shown = (
+        parameters.digest.hex(),
+        session.hex(),
+        context.hex(),
+        f"{seed:016x}",
+        slots,
+        keystream(ZEROS, b"mask", context, 16).tobytes().hex(),
+        ", ".join(map(str, lanes.codes.values())),
+        str(lanes.checksum(np.arange(parameters.num_slots))),
+    )
+    assert [vector for vector in shown if vector not in SPECIFICATION] == []
