@@ -1,7 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. Another Python: make PYTHON=python3.12 test
 PYTHON ?= python3
 BIN := .venv/bin
-TESTED := dev mujoco sumo sumo-build tensorboard ray
+TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard ray
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url
 
 .PHONY: run test check bench docs pins clean
