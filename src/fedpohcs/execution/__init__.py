@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 from fedpohcs.config import ExperimentConfig
 
 if TYPE_CHECKING:
+    from fedpohcs.execution.base import RemoteClients
     from fedpohcs.execution.clients import LocalExecutor, Snapshot
+    from fedpohcs.types import ClientIds
 
 
 def make_executor(
-    config: ExperimentConfig, *, record: bool = True, snapshot: "Snapshot | None" = None
+    config: ExperimentConfig,
+    *,
+    record: bool = True,
+    snapshot: "Snapshot | RemoteClients | None" = None,
+    members: "ClientIds | None" = None,
 ) -> "LocalExecutor":
     """The executor that the config's world needs. JAX must have been configured already."""
     from fedpohcs.envs import world_class
@@ -18,7 +24,7 @@ def make_executor(
     if issubclass(world_class(config.world), HostWorld):
         from fedpohcs.execution.host import HostExecutor
 
-        return HostExecutor(config, record=record, snapshot=snapshot)
+        return HostExecutor(config, record=record, snapshot=snapshot, members=members)
     from fedpohcs.execution.in_process import InProcessExecutor
 
-    return InProcessExecutor(config, record=record, snapshot=snapshot)
+    return InProcessExecutor(config, record=record, snapshot=snapshot, members=members)
