@@ -145,7 +145,7 @@ class FlowerExecutor:
         request = self._request(TRAIN, round_number)
         answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected)
         self._count_empty(answers, round_number)
-        unchanged = {f"params/{name}": array for name, array in named_arrays(params).items()} | {"steps": np.int64(0)}
+        unchanged = {f"params/{name}": array for name, array in named_arrays(params).items()} | {"steps": np.array(0)}
         rows = [answers.get(client, unchanged) for client in clients.tolist()]
         leaves = [
             np.stack([row[f"params/{name}"] for row in rows]) if rows else np.zeros((0, *like.shape), like.dtype)
@@ -226,7 +226,7 @@ class FlowerExecutor:
         for reply in self.grid.send_and_receive(messages, timeout=self.limits.phase_timeout) if messages else ():
             node = reply.metadata.src_node_id
             if reply.has_error():
-                self.refused[node] = reply.error.reason.strip()
+                self.refused[node] = (reply.error.reason or "failed").strip()
                 log.warning("node %d: %s", node, self.refused[node])
             elif node in requests:
                 contents.setdefault(node, reply.content)  # whatever comes twice counts once
