@@ -8,8 +8,6 @@ import pytest
 from fedpohcs.config import ExperimentConfig, FederationConfig
 from fedpohcs.presets import preset
 
-pytest.importorskip("flwr")
-
 
 @pytest.fixture
 def config() -> ExperimentConfig:
