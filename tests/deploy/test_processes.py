@@ -112,3 +112,14 @@ def test_a_run_goes_on_after_its_superlink_was_killed(in_process: Path, tmp_path
     subprocess.run([*program, "--resume", str(out)], check=True, timeout=2 * PATIENCE)
     for table in ("rounds", "clients"):
         assert (out / f"{table}.csv").read_text() == (in_process / f"{table}.csv").read_text()
+
+
+def test_flowers_simulation_gives_the_same_bytes(in_process: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    out = tmp_path / "run"
+    with LocalFleet(3, tmp_path / "logs", runtime="simulation") as fleet:
+        assert fleet.submit(settings_for(CONFIG, out)).wait(PATIENCE) == 0
+        fleet_id = fleet.id
+    assert not marked_processes(fleet_id)
+    for table in ("rounds", "clients"):
+        assert (out / f"{table}.csv").read_text() == (in_process / f"{table}.csv").read_text()
