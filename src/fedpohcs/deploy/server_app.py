@@ -1,7 +1,6 @@
 """The Flower app of the server: the very same run as in one process, with clients behind the grid."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpohcs.checkpoints import NUM_KEPT, replace_file
+from fedpohcs.config import ExperimentConfig
 from fedpohcs.deploy.protocol import config_from_text
 from fedpohcs.errors import UserError
+from fedpohcs.execution.base import Executor
 from fedpohcs.experiment import resume_experiment, run_experiment
 
 app = ServerApp()
@@ -33,16 +34,19 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(grid: Grid, given: dict[str, Any]) -> None:
-    from fedpohcs.deploy.executor import FlowerExecutor, Limits
-
     cadence = int(given["checkpoint-every"])
-    limits = Limits(
-        phase_timeout=float(given["phase-timeout"]),
-        startup_timeout=float(given["startup-timeout"]),
-        min_clients=int(given["min-clients"]),
-        keep_rounds=NUM_KEPT * max(cadence, 1) + 1,
-    )
-    make_clients = partial(FlowerExecutor, grid=grid, limits=limits)
+
+    def make_clients(config: ExperimentConfig, **rest: Any) -> Executor:
+        from fedpohcs.deploy.executor import FlowerExecutor, Limits  # with JAX, once its settings are made
+
+        limits = Limits(
+            phase_timeout=float(given["phase-timeout"]),
+            startup_timeout=float(given["startup-timeout"]),
+            min_clients=int(given["min-clients"]),
+            keep_rounds=NUM_KEPT * max(cadence, 1) + 1,
+        )
+        return FlowerExecutor(config, grid=grid, limits=limits, **rest)
+
     config, out = config_from_text(str(given["config"])), Path(str(given["out"]))
     if given["resume"]:
         resume_experiment(out, rounds=config.rounds, checkpoint_every=cadence, make_clients=make_clients)
