@@ -111,6 +111,29 @@ def test_a_node_that_joins_late_is_used_from_the_next_round(config: ExperimentCo
     assert len(record.evaluation.client) == 4
 
 
+def test_a_client_that_comes_back_as_another_node_goes_on_as_if_nothing_was(
+    config: ExperimentConfig, states: Path
+) -> None:
+    grid = LoopGrid(config, states)
+    for one, other in zip(
+        training_on(grid, config).remaining_rounds(), in_process(config).remaining_rounds(), strict=True
+    ):
+        assert_same(one, other)
+        grid.node_configs = {node + 1: given for node, given in grid.node_configs.items()}
+
+
+def test_a_node_that_hangs_is_greeted_once_a_round(config: ExperimentConfig, states: Path) -> None:
+    grid = LoopGrid(config, states, clients=[0, 1, 2])
+    rounds = training_on(grid, config, Limits(startup_timeout=0.01, min_clients=3)).remaining_rounds()
+    next(rounds)
+    grid.node_configs[5000] = {"client-id": 4}
+    grid.fault = lambda question, answer: None if question.metadata.dst_node_id == 5000 else answer
+    greeted = []
+    for _ in rounds:
+        greeted.append(grid.counts["query.hello"] - 3)
+    assert greeted == [2, 3, 4]
+
+
 def test_a_late_client_is_measured_as_if_it_had_been_there(config: ExperimentConfig, states: Path) -> None:
     """Its table of a round is the one it would have made, because it plays the evaluation it missed."""
     everyone, names = np.arange(4), frozenset({"weighted_advantage", "mean_return"})

@@ -99,7 +99,8 @@ class FlowerExecutor:
         self.loses_episodes = isinstance(world, HostWorld)
         self.nodes: dict[int, int] = {}  # node by client
         self.met: set[int] = set()  # nodes that have been greeted, whether they became a client or not
-        self.refused: dict[int, str] = {}  # why a node did not
+        self.mute: set[int] = set()  # nodes that did not answer the greeting
+        self.refused: dict[int, str] = {}  # why a node did not become a client
         self.quarantine: dict[int, int] = {}  # round from which a client is asked again
         self.upcoming: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
         self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, ahead of the question
@@ -189,8 +190,9 @@ class FlowerExecutor:
         """The sound answers by client; `measures` is expected besides of those who are asked to measure."""
         if not requests:
             return {}
-        number = next(iter(requests.values())).round
-        self._meet_newcomers()
+        first = next(iter(requests.values()))
+        number, phase = first.round, first.phase
+        self._meet_newcomers(again=phase == EVALUATE)  # one wait a round for a node that hangs
         self.attempt += 1
         record = to_record(named_arrays(params))  # one object for all: Flower sends equal contents once
         questions = {
@@ -209,7 +211,6 @@ class FlowerExecutor:
                 log.warning("client %d, round %d: its answer to %s %s", client + 1, number, request.phase, error)
         silent = [client + 1 for client in requests if client not in answers]
         if silent:
-            phase = next(iter(requests.values())).phase
             log.warning("round %d, %s: no answer that counts from the clients %s", number, phase, silent)
         return answers
 
@@ -244,12 +245,12 @@ class FlowerExecutor:
             _check_table(arrays)
         return arrays
 
-    def _meet_newcomers(self) -> None:
-        """Ask nodes that were not there before who they are, and forget those that left."""
+    def _meet_newcomers(self, *, again: bool) -> None:
+        """Ask nodes that were not there before who they are, `again` if they did not answer; forget those that left."""
         present = set(self.grid.get_node_ids())
         self.nodes = {client: node for client, node in self.nodes.items() if node in present}
         self.met &= present
-        newcomers = sorted(present - self.met)
+        newcomers = sorted(present - self.met - (set() if again else self.mute))
         if not newcomers:
             return
         self.attempt += 1
@@ -264,6 +265,7 @@ class FlowerExecutor:
                 self.refused[node] = str(error)
                 log.warning("node %d is not used: %s", node, error)
         self.met |= self.refused.keys() & present
+        self.mute = set(newcomers) - self.met
 
     def _enrol(self, client: int, node: int) -> None:
         if not 0 <= client < self.num_clients:
@@ -278,7 +280,7 @@ class FlowerExecutor:
         deadline = time.monotonic() + self.limits.startup_timeout
         shown = -1
         while True:
-            self._meet_newcomers()
+            self._meet_newcomers(again=True)
             if len(self.nodes) >= wanted:
                 return
             if time.monotonic() > deadline:
