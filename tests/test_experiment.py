@@ -104,7 +104,7 @@ def test_a_diverged_client_is_left_out_named_and_counted() -> None:
 
     executor = Sabotaged(CONFIG)
     state = ServerState(0, executor.initial_params(), None)
-    evaluate_start(state, executor)
+    evaluate_start(state, executor, SELECTORS["fedavg"](), SMALL, 0)
     state, record = run_round(state, executor, SELECTORS["fedavg"](), SMALL, 0)
     np.testing.assert_array_equal(record.rejected, [record.selection.client[1]])
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))

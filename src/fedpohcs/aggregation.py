@@ -46,7 +46,7 @@ def tabular_policy(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
 def finite_clients(stacked: Any) -> NDArray[np.bool_]:
     """Which clients have only finite numbers in a pytree with a leading client axis."""
     leaves = [np.asarray(x) for x in jax.tree.leaves(stacked)]
-    return np.all([np.isfinite(x.reshape(len(x), -1)).all(axis=1) for x in leaves], axis=0)
+    return np.all([np.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in leaves], axis=0)
 
 
 AGGREGATORS: dict[str, Aggregator] = {"parameter-mean": parameter_mean, "policy-mean": policy_mean}

@@ -71,11 +71,11 @@ def train(arguments: list[str]) -> None:
     """Train one federation and write a run folder."""
     from fedpohcs.storage import check_free
 
-    start = _starting_point("train", arguments)
-    default = options.TrainOptions(_as(options.RunSettings, start.config(start.level, start.selector)))
+    start = starting_point("train", arguments)
+    default = options.TrainOptions(settings_as(options.RunSettings, start.config(start.level, start.selector)))
     given = _parse(options.TrainOptions, f"train {start.name}", start.rest, default)
-    config = _as(ExperimentConfig, given.config)
-    out = given.out or Path("runs") / start.name / _run_path(config)
+    config = settings_as(ExperimentConfig, given.config)
+    out = given.out or Path("runs") / start.name / run_path(config)
     check_free(out, given.overwrite)
     from fedpohcs.experiment import run_experiment
     from fedpohcs.loggers import make_loggers
@@ -110,7 +110,7 @@ def compare(arguments: list[str]) -> None:
     """Train with several selectors, seeds and levels, or take runs that are there; write table, figures and report."""
     if arguments and arguments[0] not in PRESETS and Path(arguments[0]).is_dir():
         return _compare_folders(arguments)
-    start = _starting_point("compare", arguments)
+    start = starting_point("compare", arguments)
     given = _parse_compare(start, start.config(None, None))
     levels = _split("levels", given.levels) if given.levels else [given.config.level]
     selectors, seeds = _split("selectors", given.selectors), [_seed(s) for s in _split("seeds", given.seeds)]
@@ -118,10 +118,10 @@ def compare(arguments: list[str]) -> None:
     for level in levels:
         for selector in selectors:
             shared = _parse_compare(start, start.config(level, selector)).config
-            configs += [dataclasses.replace(_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
+            configs += [dataclasses.replace(settings_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
     from fedpohcs.comparison import run_all, write_results
 
-    runs = {given.out / _run_path(config): config for config in configs}
+    runs = {given.out / run_path(config): config for config in configs}
     with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
         run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend)
     write_results(list(runs), given.out)
@@ -150,12 +150,12 @@ def reproduce(arguments: list[str]) -> None:
 
 def config(arguments: list[str]) -> None:
     """Print a preset as a TOML file that train and compare read with --config."""
-    start = _starting_point("config", arguments)
-    default = options.ConfigOptions(_as(options.RunSettings, start.config(start.level, start.selector)))
+    start = starting_point("config", arguments)
+    default = options.ConfigOptions(settings_as(options.RunSettings, start.config(start.level, start.selector)))
     given = _parse(options.ConfigOptions, f"config {start.name}", start.rest, default)
     from fedpohcs.configfile import to_toml
 
-    print(to_toml(_as(ExperimentConfig, given.config)), end="")
+    print(to_toml(settings_as(ExperimentConfig, given.config)), end="")
 
 
 def plot(arguments: list[str]) -> None:
@@ -218,6 +218,13 @@ def osm(arguments: list[str]) -> None:
     run_command(arguments)
 
 
+def flower(arguments: list[str]) -> None:
+    """Run a federation on Flower: on this machine, or prepared for a fleet."""
+    from fedpohcs.deploy.command import run_command
+
+    run_command(arguments)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "resume": resume,
@@ -233,6 +240,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "list": list_names,
     "theory": theory,
     "osm": osm,
+    "flower": flower,
 }
 
 
@@ -243,7 +251,7 @@ def _parse(cls: type[T], command: str, arguments: list[str], default: T | None =
 
 
 def _parse_compare(start: "StartingPoint", config: ExperimentConfig) -> options.CompareOptions:
-    default = options.CompareOptions(_as(options.SharedSettings, config), out=tyro.MISSING)
+    default = options.CompareOptions(settings_as(options.SharedSettings, config), out=tyro.MISSING)
     return _parse(options.CompareOptions, f"compare {start.name}", start.rest, default)
 
 
@@ -257,7 +265,7 @@ class StartingPoint(NamedTuple):
     selector: str | None
 
 
-def _starting_point(command: str, arguments: list[str]) -> StartingPoint:
+def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
     for option in ("--config", "--level", "--selector"):
@@ -300,7 +308,7 @@ def _with_clients(config: ExperimentConfig, num_clients: int | None) -> Experime
     return dataclasses.replace(config, federation=dataclasses.replace(federation, num_clients=num_clients, **shrunk))
 
 
-def _as(cls: type[T], config: ExperimentConfig) -> T:
+def settings_as(cls: type[T], config: ExperimentConfig) -> T:
     """The same settings as another class of settings."""
     return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(ExperimentConfig)})
 
@@ -318,7 +326,8 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _run_path(config: ExperimentConfig) -> Path:
+def run_path(config: ExperimentConfig) -> Path:
+    """Where a run lies among those of its preset."""
     return Path(config.level) / config.selector / f"seed-{config.seed}"
 
 

@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +12,8 @@ from fedpohcs.config import ExperimentConfig, to_dict
 from fedpohcs.envs import make_world, world_class, world_levels
 from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import require, require_known
+from fedpohcs.execution import make_protected_executor
+from fedpohcs.execution.base import Executor
 from fedpohcs.plugins import register_plugins
 from fedpohcs.selection import SELECTORS
 from fedpohcs.storage import RunFolder
@@ -55,13 +57,19 @@ class Saved(NamedTuple):
     clients: Any
 
 
+MakeExecutor = Callable[..., Executor]
+"""Takes a config, and by name: `record` and `snapshot`, as `make_protected_executor` does."""
+
+
 class Training:
     """A federation between two rounds: all it takes to run the next one, or to go on another day."""
 
-    def __init__(self, config: ExperimentConfig, saved: Saved | None = None) -> None:
-        """Build clients and server anew, or from what was saved."""
-        from fedpohcs.execution import make_executor
+    executor: Executor
 
+    def __init__(
+        self, config: ExperimentConfig, saved: Saved | None = None, make_clients: MakeExecutor = make_protected_executor
+    ) -> None:
+        """Build clients and server anew, or from what was saved."""
         self.config = config
         self.selector = SELECTORS[config.selector]()
         if "weighted_advantage" in self.selector.requires:
@@ -69,16 +77,7 @@ class Training:
 
             threading.Thread(target=compile_ahead, daemon=True).start()
         record = bool(self.selector.requires - {"mean_return"})
-        snapshot = saved.clients if saved else None
-        self.executor: Any
-        if config.privacy == "none":
-            self.executor = make_executor(config, record=record, snapshot=snapshot)
-        else:
-            from fedpohcs.execution.private import PrivateExecutor
-            from fedpohcs.rounds import client_weight
-
-            within = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
-            self.executor = PrivateExecutor(within, config, client_weight(config.federation), snapshot)
+        self.executor = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.is_new = saved is None
         self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
 
@@ -89,7 +88,7 @@ class Training:
         config = self.config
         if self.is_new:
             self.is_new = False
-            yield evaluate_start(self.state, self.executor)
+            yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
         while self.state.round < config.rounds:
             self.state, record = run_round(self.state, self.executor, self.selector, config.federation, config.seed)
             yield record
@@ -99,11 +98,11 @@ class Training:
         return Saved(self.state, self.executor.snapshot())
 
 
-def start_training(config: ExperimentConfig) -> Training:
+def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
     """A new run of `config`, in memory."""
     check_names(config)
     configure_jax(config.groups)
-    return Training(config)
+    return Training(config, make_clients=make_clients)
 
 
 def run_experiment(
@@ -113,6 +112,7 @@ def run_experiment(
     overwrite: bool = False,
     observers: Sequence[Observer] = (),
     checkpoint_every: int = 1,
+    make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
     """Train a federation as `config` says, and store the run in `out` if given.
 
@@ -122,13 +122,14 @@ def run_experiment(
         overwrite: replace the run that is there.
         observers: told of every round.
         checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        make_clients: who runs the clients. They live in this process by default.
     """
     check_names(config)
     _check_cadence(checkpoint_every)
     if out is None:
-        return _run_all(start_training(config), None, observers, 0)
+        return _run_all(start_training(config, make_clients), None, observers, 0)
     with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
-        return _run_all(start_training(config), folder, observers, checkpoint_every)
+        return _run_all(start_training(config, make_clients), folder, observers, checkpoint_every)
 
 
 def resume_experiment(
@@ -137,6 +138,7 @@ def resume_experiment(
     rounds: int | None = None,
     observers: Sequence[Observer] = (),
     checkpoint_every: int = 1,
+    make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
     """Go on with a run that stopped, from its last checkpoint, as if it never had. History holds the new rounds only.
 
@@ -145,11 +147,12 @@ def resume_experiment(
         rounds: in all; None: as many as the run was to have.
         observers: told of every new round.
         checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        make_clients: who runs the clients. They live in this process by default.
     """
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config)
-        training = _continue_training(folder)
+        training = _continue_training(folder, make_clients)
         return _run_all(training, folder, observers, checkpoint_every)
 
 
@@ -157,7 +160,7 @@ def _check_cadence(checkpoint_every: int) -> None:
     require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "must be 0 or more")
 
 
-def _continue_training(folder: RunFolder) -> Training:
+def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Training:
     """Where the newest sound checkpoint leaves off; from the start if none was written."""
     configure_jax(folder.config.groups)
     # The types a checkpoint names must be loaded before it is read.
@@ -169,7 +172,7 @@ def _continue_training(folder: RunFolder) -> Training:
 
     checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
     folder.cut_after(checkpoint.round if checkpoint else -1)
-    return Training(folder.config, checkpoint.state if checkpoint else None)
+    return Training(folder.config, checkpoint.state if checkpoint else None, make_clients)
 
 
 def _run_all(
@@ -199,7 +202,8 @@ def _run_all(
     if folder is not None:
         from fedpohcs.learners.filters import stored_filters
 
-        folder.save_policy(training.state.params, stored_filters(training.executor.state.filters))
+        filters = training.executor.client_filters()
+        folder.save_policy(training.state.params, None if filters is None else stored_filters(filters))
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
 

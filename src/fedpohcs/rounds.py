@@ -34,8 +34,12 @@ def run_round(
     with clock.phase("measure"):
         asked = selector.asks(question, state.selector_state)
         metrics = executor.measure(state.params, state.round, asked, selector.requires)
+        question = without_silent(question, asked, metrics)
     with clock.phase("select"):
-        selection, selector_state = selector.select(question, metrics, state.selector_state)
+        if len(question.candidates):
+            selection, selector_state = selector.select(question, metrics, state.selector_state)
+        else:
+            selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
         updates = executor.train(state.params, state.round, selection.client)
     with clock.phase("aggregate"):
@@ -44,6 +48,8 @@ def run_round(
     with clock.phase("evaluate"):
         due = (state.round + 1) % federation.evaluation_every == 0
         everyone = np.arange(executor.num_clients)
+        upcoming = ask_question(state.round + 1, selector, federation, seed)
+        executor.expect(selector.asks(upcoming, selector_state), selector.requires)
         evaluation = executor.evaluate(params, state.round + 1, everyone) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
@@ -60,10 +66,14 @@ def run_round(
     return ServerState(state.round + 1, params, selector_state), record
 
 
-def evaluate_start(state: ServerState, executor: Executor) -> RoundRecord:
+def evaluate_start(
+    state: ServerState, executor: Executor, selector: Selector, federation: FederationConfig, seed: int
+) -> RoundRecord:
     """Round 0: how the untrained policy does, which is also what the first round measures."""
     clock = PhaseClock()
     with clock.phase("evaluate"):
+        upcoming = ask_question(state.round, selector, federation, seed)
+        executor.expect(selector.asks(upcoming, state.selector_state), selector.requires)
         evaluation = executor.evaluate(state.params, 0, np.arange(executor.num_clients))
     nobody: ClientIds = np.arange(0)
     return RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
@@ -76,6 +86,12 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
     sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
     generator = host_generator(seed, Purpose.SELECTION, round_number)
     return Question(np.sort(sampled), k, n, client_weight(federation), generator, federation.compared_pairs)
+
+
+def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
+    """The same question without the candidates that were asked and did not answer: a network may lose them."""
+    silent = np.setdiff1d(asked, metrics.client)
+    return question._replace(candidates=np.setdiff1d(question.candidates, silent)) if len(silent) else question
 
 
 def client_weight(federation: FederationConfig) -> Vector:

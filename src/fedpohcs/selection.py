@@ -145,7 +145,10 @@ def fedpohcs_one_phase() -> Selector:
     """Delta_n from outdated tables: everyone is asked once, then each only after it has trained. Paper: Sec. 4.3."""
 
     def asks(question: Question, state: OnePhaseState) -> ClientIds:
-        return np.arange(question.num_clients) if state.refresh is None else state.refresh
+        if state.refresh is None:
+            return np.arange(question.num_clients)
+        unknown = [client for client in question.candidates.tolist() if client not in state.tables]
+        return np.union1d(state.refresh, unknown).astype(int)
 
     def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:
         state = _remember(state, metrics)

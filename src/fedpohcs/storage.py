@@ -150,13 +150,14 @@ class RunFolder:
 
     def save_policy(self, params: Params, filters: Mapping[str, Any] | None = None) -> None:
         """Write every array of `params`, named by its place, and the clients' filters to `policy.npz`."""
-        arrays = _named_arrays(params) | dict(filters or {})
+        arrays = named_arrays(params) | dict(filters or {})
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)
         replace_file(self.path / "policy.npz", data.getvalue())
 
 
-def _named_arrays(tree: Any) -> dict[str, Any]:
+def named_arrays(tree: Any) -> dict[str, Any]:
+    """Every array of a tree, named by its place."""
     import jax
 
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)

@@ -1,15 +1,21 @@
 """Executors: who runs the clients."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpohcs.config import ExperimentConfig
 
 if TYPE_CHECKING:
+    from fedpohcs.execution.base import Executor, RemoteClients
     from fedpohcs.execution.clients import LocalExecutor, Snapshot
+    from fedpohcs.types import ClientIds
 
 
 def make_executor(
-    config: ExperimentConfig, *, record: bool = True, snapshot: "Snapshot | None" = None
+    config: ExperimentConfig,
+    *,
+    record: bool = True,
+    snapshot: "Snapshot | RemoteClients | None" = None,
+    members: "ClientIds | None" = None,
 ) -> "LocalExecutor":
     """The executor that the config's world needs. JAX must have been configured already."""
     from fedpohcs.envs import world_class
@@ -18,7 +24,18 @@ def make_executor(
     if issubclass(world_class(config.world), HostWorld):
         from fedpohcs.execution.host import HostExecutor
 
-        return HostExecutor(config, record=record, snapshot=snapshot)
+        return HostExecutor(config, record=record, snapshot=snapshot, members=members)
     from fedpohcs.execution.in_process import InProcessExecutor
 
-    return InProcessExecutor(config, record=record, snapshot=snapshot)
+    return InProcessExecutor(config, record=record, snapshot=snapshot, members=members)
+
+
+def make_protected_executor(config: ExperimentConfig, *, record: bool = True, snapshot: Any = None) -> "Executor":
+    """The same, with what clients are asked protected as `config.privacy` says."""
+    if config.privacy == "none":
+        return make_executor(config, record=record, snapshot=snapshot)
+    from fedpohcs.execution.private import PrivateExecutor
+    from fedpohcs.rounds import client_weight
+
+    within = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
+    return PrivateExecutor(within, config, client_weight(config.federation), snapshot)

@@ -1,9 +1,15 @@
 """What the round needs of whoever runs the clients."""
 
 from collections.abc import Set
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
+
+
+class RemoteClients(NamedTuple):
+    """Stands in a checkpoint for clients that keep their own state elsewhere, under the name of the run."""
+
+    run: str
 
 
 class Executor(Protocol):
@@ -14,6 +20,14 @@ class Executor(Protocol):
     """
 
     num_clients: int
+
+    def initial_params(self) -> Params:
+        """Fresh weights; a function of the seed alone."""
+        ...
+
+    def expect(self, clients: ClientIds, names: Set[str]) -> None:
+        """Say whom `measure` will ask for what after the next `evaluate`, so that one message can carry both."""
+        ...
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Phase one: how the clients' worlds look under the current policy; only the named metrics."""
@@ -29,4 +43,12 @@ class Executor(Protocol):
 
     def snapshot(self) -> Any:
         """Everything the clients carry from round to round that this side must store, as a tree of arrays."""
+        ...
+
+    def client_filters(self) -> Any:
+        """The filters of all clients; None where they stay with the clients."""
+        ...
+
+    def close(self) -> None:
+        """End whatever runs besides this process."""
         ...

@@ -12,7 +12,8 @@ from fedpohcs.aggregation import finite_clients
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs import make_world
 from fedpohcs.envs.base import ContinuousActions
-from fedpohcs.errors import require
+from fedpohcs.errors import UserError, require
+from fedpohcs.execution.base import RemoteClients
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined, take_clients
 from fedpohcs.heterogeneity import weighted_advantage_table
 from fedpohcs.learners.client import Evaluated, Learner, Own, Shared, Trained
@@ -68,21 +69,40 @@ class Snapshot(NamedTuple):
     plays: list[Asked]
 
 
+def make_learner(config: ExperimentConfig, world: Any) -> Learner:
+    """The learner that every client of an experiment has."""
+    return Learner(world, config.learner, config.federation.evaluation_episodes)
+
+
+def fresh_params(learner: Learner, seed: int) -> Params:
+    """The weights that a run starts with."""
+    return jax.tree.map(np.asarray, learner.init_params(device_key(seed, Purpose.INITIAL_WEIGHTS)))
+
+
 class LocalExecutor(ABC):
     """Keeps and measures the clients. How they play and train is left to the executor of each kind of world."""
 
-    def __init__(self, config: ExperimentConfig, *, record: bool = True, snapshot: Snapshot | None = None) -> None:
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        record: bool = True,
+        snapshot: Snapshot | RemoteClients | None = None,
+        members: ClientIds | None = None,
+    ) -> None:
         """Build the population, and warm up its filters or take them from a snapshot.
 
         Args:
             config: of the experiment.
             record: keep episodes, which measuring tables or gradients reads.
-            snapshot: of an earlier executor of the same config, to go on where that one stood.
+            snapshot: of an earlier executor of the same config and members, to go on where that one stood.
+            members: the clients that will be asked here. None: all.
         """
         self.config = config
         self.num_clients = config.federation.num_clients
+        self.members = np.arange(self.num_clients) if members is None else members
         self.world = make_world(config)
-        self.learner = Learner(self.world, config.learner, config.federation.evaluation_episodes)
+        self.learner = make_learner(config, self.world)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
@@ -90,8 +110,10 @@ class LocalExecutor(ABC):
         self.record = record
         self.discretise = find_discretiser(config.modelling.discretiser)
         self._start()
+        self.state = self._fresh_state()
         if snapshot is None:
-            self.state = self._initial_state()
+            filters = take_clients(self.state.filters, self.members)
+            self._store(self.members, filters=self._warm_up(self.initial_params(), self.members, filters))
         else:
             self._restore(snapshot)
 
@@ -100,8 +122,8 @@ class LocalExecutor(ABC):
         """Make what plays, before the clients are asked for the first time."""
 
     @abstractmethod
-    def _warm_up(self, params: Params, filters: Filters) -> Filters:
-        """The filters of all clients after the steps of the initial policy that the config asks for."""
+    def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
+        """The filters of these clients after the steps of the initial policy that the config asks for."""
 
     @abstractmethod
     def _play(self, asked: Asked, *, remember: bool) -> Evaluated:
@@ -116,7 +138,14 @@ class LocalExecutor(ABC):
 
     def initial_params(self) -> Params:
         """Fresh weights; a function of the seed alone."""
-        return jax.tree.map(np.asarray, self.learner.init_params(device_key(self.config.seed, Purpose.INITIAL_WEIGHTS)))
+        return fresh_params(self.learner, self.config.seed)
+
+    def expect(self, clients: ClientIds, names: Set[str]) -> None:  # noqa: B027  as for `close`
+        """Nothing to prepare: asking clients of this process again costs nothing."""
+
+    def client_filters(self) -> Filters:
+        """The filters of all clients."""
+        return self.state.filters
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play, update the filters, and remember the episodes."""
@@ -186,23 +215,26 @@ class LocalExecutor(ABC):
 
     def snapshot(self) -> Snapshot:
         """The present state, which later rounds do not touch."""
-        return Snapshot(jax.tree.map(np.copy, self.state), list(self.plays))
+        return Snapshot(take_clients(self.state, self.members), list(self.plays))
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        self.state = snapshot.state
+    def _restore(self, snapshot: Snapshot | RemoteClients) -> None:
+        if isinstance(snapshot, RemoteClients):
+            raise UserError(
+                "the clients of this run keep their own state. Go on with: fedpohcs flower run --resume RUN"
+            )
+        self._store(self.members, **snapshot.state._asdict())
         for asked in snapshot.plays:
             self._play_recorded(asked)
 
     def _play_recorded(self, asked: Asked) -> Evaluated:
         """What measuring will look back on in later rounds."""
-        self.plays = _plays_in_use([*self.plays, asked], self.config.modelling.history_rounds)
+        self.plays = plays_in_use([*self.plays, asked], self.config.modelling.history_rounds)
         return self._play(asked, remember=True)
 
-    def _initial_state(self) -> ClientState:
-        params = self.initial_params()
-        fresh = (self.learner.init_filters(), self.learner.init_optimisers(params), np.zeros((), np.float32))
-        state = ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_clients, axis=0), fresh))
-        return state._replace(filters=self._warm_up(params, state.filters))
+    def _fresh_state(self) -> ClientState:
+        optimisers = self.learner.init_optimisers(self.initial_params())
+        fresh = (self.learner.init_filters(), optimisers, np.zeros((), np.float32))
+        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_clients, axis=0), fresh))
 
     def _shared(self, params: Params, purpose: Purpose, round_number: int) -> Shared:
         return Shared(params, device_key(self.config.seed, purpose, round_number), self.learner.schedule(round_number))
@@ -274,7 +306,7 @@ class LocalExecutor(ABC):
         return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
 
 
-def _plays_in_use(plays: list[Asked], history_rounds: int) -> list[Asked]:
+def plays_in_use(plays: list[Asked], history_rounds: int) -> list[Asked]:
     """Without the plays of which no client holds an episode any more."""
     newer: Counter[int] = Counter()
     kept = []

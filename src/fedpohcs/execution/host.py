@@ -34,12 +34,12 @@ class HostExecutor(LocalExecutor):
     def _start(self) -> None:
         self.collector = self.world.make_collector()
 
-    def _warm_up(self, params: Params, filters: Filters) -> Filters:
+    def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
         """Whole episodes until there are more steps than the config asks for."""
         steps = self.config.learner.filter_warmup_steps
         if not steps:
             return filters
-        asked = Asked(params, Purpose.WARM_UP, 0, np.arange(self.num_clients), filters, 0)
+        asked = Asked(params, Purpose.WARM_UP, 0, clients, filters, 0)
         parts = [
             Chunk(some.clients, self._absorbed(some.filters, self._collect(some, Quota(min_steps=steps))))
             for some in self._blocks(asked, steps)

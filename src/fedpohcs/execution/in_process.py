@@ -19,11 +19,11 @@ class InProcessExecutor(LocalExecutor):
     def _start(self) -> None:
         self.population = jax.tree.map(np.asarray, self.world.population)
 
-    def _warm_up(self, params: Params, filters: Filters) -> Filters:
+    def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
         """As many whole evaluations as would give the steps if every episode lasted to the time limit."""
-        everyone, episodes = np.arange(self.num_clients), self.config.federation.evaluation_episodes
+        episodes = self.config.federation.evaluation_episodes
         for number in range(-(-self.config.learner.filter_warmup_steps // (episodes * self.world.horizon))):
-            asked = Asked(params, Purpose.WARM_UP, number, everyone, filters, episodes)
+            asked = Asked(params, Purpose.WARM_UP, number, clients, filters, episodes)
             filters = self._play(asked, remember=False).filters
         return filters
 

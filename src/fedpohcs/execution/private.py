@@ -75,8 +75,21 @@ class PrivateExecutor:
         self.wire = Wire({c: PrivateClient(c, self.parameters, key, members) for c, key in identities.items()})
         self.server = PrivateServer(self.parameters, members, lambda messages: self.wire.exchange(messages))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.within, name)
+    def initial_params(self) -> Params:
+        """As within."""
+        return self.within.initial_params()
+
+    def expect(self, clients: ClientIds, names: Set[str]) -> None:
+        """As within."""
+        self.within.expect(clients, names)
+
+    def client_filters(self) -> Any:
+        """As within."""
+        return self.within.client_filters()
+
+    def close(self) -> None:
+        """As within."""
+        self.within.close()
 
     def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
         """As within."""

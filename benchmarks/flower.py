@@ -1,0 +1,119 @@
+"""What Flower costs: the same small federation in one process, in Flower's simulation and on SuperNodes.
+
+Measured, with TLS and node authentication: seconds of a round (median after the first) and of the whole command; the
+same for 60 clients in simulation; bytes of a message by phase; the largest memory of each kind of process.
+
+Needs: pip install 'fedpohcs[flower-simulation]'
+"""
+
+import dataclasses
+import re
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _common import Figure, argument_parser, machine_facts, write_results
+
+PROGRAMS = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__).parse_args()
+    facts, rounds = machine_facts(), 1 if arguments.quick else 4
+    figures: list[Figure] = []
+    samples: dict[str, Any] = {}
+    cases = [("in process", 3), ("simulation", 3), ("deployment", 3)] + (
+        [] if arguments.quick else [("simulation", 60)]
+    )
+    for runtime, num_clients in cases:
+        seconds, total, memory = timed_run(runtime, num_clients, rounds)
+        name = f"{runtime}, {num_clients} clients"
+        samples[name] = {"round_seconds": seconds, "total_seconds": total, "memory_mb": memory}
+        figures += [Figure(f"{name}: a round", statistics.median(seconds[1:] or seconds), "s")]
+        figures += [Figure(f"{name}: all {rounds} rounds and the start", total, "s")]
+        if runtime == "deployment":
+            figures += [Figure(f"memory of {program}", size, "MB") for program, size in memory.items()]
+    for preset_name in ("tabular", "mountain-cars"):
+        samples[f"bytes of {preset_name}"] = sizes = message_bytes(preset_name)
+        figures += [Figure(f"{preset_name}: {what}", float(size), "bytes") for what, size in sizes.items()]
+    write_results("flower", facts, figures, samples, quick=arguments.quick)
+
+
+def small_config(num_clients: int, rounds: int) -> Any:
+    """Of the preset `tabular`: what is measured is the way, not the work."""
+    from fedpohcs import preset
+
+    config = preset("tabular")
+    sizes = {3: (3, 2), 60: (18, 6)}[num_clients]
+    federation = dataclasses.replace(
+        config.federation, num_clients=num_clients, num_candidates=sizes[0], num_selected=sizes[1]
+    )
+    return dataclasses.replace(config, rounds=rounds, federation=federation)
+
+
+def timed_run(runtime: str, num_clients: int, rounds: int) -> tuple[list[float], float, dict[str, float]]:
+    """Seconds of every trained round, of everything, and the largest memory of each program in MB."""
+    from fedpohcs import run_experiment
+    from fedpohcs.deploy.app_folder import run_settings
+    from fedpohcs.deploy.local import LocalFleet, marked_processes
+    from fedpohcs.storage import load_run
+
+    config, memory, start = small_config(num_clients, rounds), {}, time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "run"
+        if runtime == "in process":
+            run_experiment(config, out)
+        else:
+            with LocalFleet(num_clients, Path(scratch) / "logs", runtime=runtime) as fleet:  # pyright: ignore[reportArgumentType]
+                run = fleet.submit(run_settings(config, out, **{"state-dir": str(Path(scratch) / "states")}))
+                while run.poll() is None:
+                    note_memory(memory, marked_processes(fleet.id))
+                    time.sleep(1)
+        total = time.perf_counter() - start
+        return load_run(out).timings["total"][1:].tolist(), total, memory
+
+
+def note_memory(memory: dict[str, float], processes: list[int]) -> None:
+    for pid in processes:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        except OSError:
+            continue
+        program = next((name for name in PROGRAMS if name in command), None)
+        if program and found:
+            memory[program] = max(memory.get(program, 0.0), int(found[1]) / 1e3)
+
+
+def message_bytes(preset_name: str) -> dict[str, int]:
+    """Bytes of the arrays that one client and the server exchange in one round."""
+    from fedpohcs import preset
+    from fedpohcs.deploy.client import RemoteClient
+    from fedpohcs.deploy.protocol import EVALUATE, TRAIN, Request
+    from fedpohcs.execution import make_executor
+    from fedpohcs.experiment import configure_jax
+    from fedpohcs.storage import named_arrays
+
+    config = preset(preset_name)
+    config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, filter_warmup_steps=1000))
+    configure_jax(1)
+    import numpy as np
+
+    params = make_executor(config, members=np.array([0])).initial_params()
+    with tempfile.TemporaryDirectory() as scratch:
+        client = RemoteClient(config, 0, Path(scratch), record=True)
+        evaluated = client.answer(Request(EVALUATE, run="a", measures=frozenset({"weighted_advantage"})), params)
+        trained = client.answer(Request(TRAIN, run="a"), params)
+    table = sum(array.nbytes for name, array in evaluated.items() if name.startswith("measured/"))
+    return {
+        "to a client, every message": sum(array.nbytes for array in named_arrays(params).values()),
+        "from a client, evaluation": sum(array.nbytes for array in evaluated.values()) - table,
+        "from a candidate, its table besides": table,
+        "from a trained client": sum(array.nbytes for array in trained.values()),
+    }
+
+
+if __name__ == "__main__":
+    main()

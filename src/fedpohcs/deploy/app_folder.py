@@ -1,0 +1,65 @@
+"""The folder that `flwr run` takes: nothing but settings, because both apps are in the installed package."""
+
+from pathlib import Path
+from typing import Any
+
+from fedpohcs import __version__
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.protocol import config_text
+
+APP_NAME = "fedpohcs-app"
+
+
+def run_settings(config: ExperimentConfig, out: Path, **changes: Any) -> dict[str, Any]:
+    """The run config: what the apps are told, every key with its value."""
+    settings = {
+        "config": config_text(config),
+        "out": str(out.absolute()),
+        "resume": False,
+        "overwrite": False,
+        "checkpoint-every": 1,
+        "phase-timeout": 600.0,
+        "startup-timeout": 600.0,
+        "min-clients": 0,
+        "state-dir": "",
+        "outcome": "",
+    }
+    assert changes.keys() <= settings.keys()
+    return settings | changes
+
+
+def write_app(folder: Path, settings: dict[str, Any]) -> Path:
+    """Write the app and return its folder."""
+    app = folder / APP_NAME
+    app.mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in settings.items())
+    (app / "pyproject.toml").write_text(
+        f"""[project]
+name = "{APP_NAME}"
+version = "{__version__}"
+description = "A federation of fedpohcs"
+license = "MIT"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedpohcs"
+
+[tool.flwr.app.components]
+serverapp = "fedpohcs.deploy.server_app:app"
+clientapp = "fedpohcs.deploy.client_app:app"
+
+[tool.flwr.app.config]
+{lines}
+""",
+        encoding="utf-8",
+    )
+    (app / "README.md").write_text("Run it with `flwr run`; the apps are in the package fedpohcs.\n", encoding="utf-8")
+    return app
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return "'''" + value + "'''"  # JSON holds no such quotes
+    return repr(value)

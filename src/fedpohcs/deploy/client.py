@@ -1,0 +1,154 @@
+"""One client behind a network: the same code as in a simulation, asked for a single client, its state kept on disk.
+
+A message may find a new process, be sent twice, or be sent again by a server that went back to a checkpoint. So every
+state is stored under the moment it belongs to, and a message starts from the newest state before its own moment:
+answering the same question twice gives the same answer.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedpohcs.heterogeneity.prediction  # noqa: F401 - types that a stored state may name
+from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.codec import table_arrays
+from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
+from fedpohcs.errors import require
+from fedpohcs.execution import make_executor
+from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
+from fedpohcs.execution.mapping import take_clients
+from fedpohcs.storage import named_arrays
+from fedpohcs.types import Params
+
+ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2}
+"""In which order a round's number meets a client: its policy is evaluated, measured, and trained from."""
+
+log = logging.getLogger("fedpohcs")
+
+
+def moment(phase: str, round_number: int) -> int:
+    """A clock that every client and server agree on."""
+    return len(ORDER) * round_number + ORDER[phase]
+
+
+class Memory:
+    """The states of one client in one run: a file each, whole or not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def before(self, now: int) -> Checkpoint | None:
+        """The newest sound state that is older than `now`."""
+        for path in sorted(self.folder.glob("*.state"), reverse=True):
+            if int(path.stem) < now:
+                try:
+                    return from_bytes(path.read_bytes())
+                except (DamagedError, OSError) as error:
+                    log.warning("%s %s; the state before it is used", path, error)
+        return None
+
+    def store(self, now: int, state: Snapshot, oldest: int) -> None:
+        """Keep a state, and drop those that nobody will ask for: all but the newest of those before `oldest`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.folder / f"{now:012d}.state", to_bytes(Checkpoint(now, {}, state)))
+        for path in sorted(path for path in self.folder.glob("*.state") if int(path.stem) <= oldest)[:-1]:
+            path.unlink(missing_ok=True)
+
+
+def state_folder(given: str | None) -> Path:
+    """Where clients of this machine keep their states."""
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "fedpohcs"
+
+
+class RemoteClient:
+    """Answers the server for one client."""
+
+    def __init__(self, config: ExperimentConfig, client: int, states: Path, *, record: bool) -> None:
+        n = config.federation.num_clients
+        require(0 <= client < n, "client-id", client + 1, f"must lie between 1 and num_clients (={n})")
+        # One client has nobody to run beside, and pays for no group but its own.
+        self.config = replace(config, executor="one-by-one", groups=1)
+        self.client = client
+        self.states = states
+        self.record = record
+
+    def answer(self, request: Request, params: Params) -> dict[str, np.ndarray]:
+        """Do what is asked and remember it."""
+        require(request.run.isalnum(), "run", request.run, "must be letters and digits")
+        memory = Memory(self.states / request.run / f"client-{self.client + 1}")
+        now = moment(request.phase, request.round)
+        found = memory.before(now)
+        snapshot: Snapshot | None = found.state if found else None
+        recalls = bool(request.measures)
+        if snapshot is not None and not recalls:  # playing old episodes again is for those who read them
+            executor = self._executor(snapshot._replace(plays=[]))
+        else:
+            executor = self._executor(snapshot)
+        with closing(executor):
+            if request.phase == MEASURE and self._missed_evaluation(request, found):
+                executor.evaluate(params, request.round, self._me)
+            arrays = self._do(executor, request, params)
+            state = executor.snapshot()
+        if snapshot is not None and not recalls:
+            plays = plays_in_use([*snapshot.plays, *state.plays], self.config.modelling.history_rounds)
+            state = state._replace(plays=plays)
+        if request.phase == EVALUATE and recalls:
+            now = moment(MEASURE, request.round)
+        memory.store(now, state, moment(EVALUATE, request.oldest_round))
+        return arrays
+
+    @property
+    def _me(self) -> np.ndarray:
+        return np.array([self.client])
+
+    def _executor(self, snapshot: Snapshot | None) -> LocalExecutor:
+        return make_executor(self.config, record=self.record, snapshot=snapshot, members=self._me)
+
+    def _missed_evaluation(self, request: Request, found: Checkpoint | None) -> bool:
+        """Whether the policy to be measured was evaluated while this client was away: it makes up for that."""
+        due = request.round % self.config.federation.evaluation_every == 0
+        return due and (found is None or found.round < moment(EVALUATE, request.round))
+
+    def _do(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, np.ndarray]:
+        number, me = request.round, self._me
+        if request.phase == TRAIN:
+            updates = executor.train(params, number, me)
+            return {
+                **{f"params/{name}": array for name, array in named_arrays(take_clients(updates.params, 0)).items()},
+                "steps": updates.steps[0],
+                **_info(updates.info),
+            }
+        arrays: dict[str, Any] = {}
+        if request.phase == EVALUATE:
+            result = executor.evaluate(params, number, me)
+            require(len(result.client) == 1, "client", self.client + 1, "could not play its environment")
+            arrays = {"mean_return": result.mean_return[0], "steps": result.steps[0], **_info(result.info)}
+        if request.measures:
+            arrays |= self._measured(executor, request, params)
+        return arrays
+
+    def _measured(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, Any]:
+        metrics = executor.measure(params, request.round, self._me, request.measures)
+        arrays: dict[str, Any] = {}
+        if metrics.mean_return is not None:
+            arrays["measured/mean_return"] = metrics.mean_return[0]
+        if metrics.gradient_norm is not None:
+            arrays["measured/gradient_norm"] = metrics.gradient_norm[0]
+        if metrics.weighted_advantage is not None:
+            table = table_arrays(metrics.weighted_advantage[0])
+            arrays |= {f"measured/table/{name}": array for name, array in table.items()}
+        return arrays
+
+
+def _info(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"info/{name}": values[0] for name, values in info.items()}

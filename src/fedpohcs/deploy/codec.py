@@ -1,0 +1,50 @@
+"""Trees of arrays as Flower records and back. No pickle and no file headers: type, shape and plain bytes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from fedpohcs.execution.replies import Received, checked_arrays, expected_like
+from fedpohcs.heterogeneity.prediction import AdvantagePredictor
+from fedpohcs.storage import named_arrays
+from fedpohcs.types import WeightedAdvantage
+
+PLAIN = "fedpohcs.plain"  # how the bytes of an array are laid out: one after the other, first axis slowest
+
+
+def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
+    """Named arrays as a record."""
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    return ArrayRecord({name: Array(x.dtype.str, x.shape, PLAIN, x.tobytes()) for name, x in plain.items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, Received]:
+    """The arrays of a record as they came, not made yet. Another layout has no bytes that anybody expects."""
+    return {
+        name: Received(one.dtype if one.stype == PLAIN else one.stype, tuple(one.shape), one.data)
+        for name, one in record.items()
+    }
+
+
+def params_from_record(record: ArrayRecord, template: Any) -> Any:
+    """A tree like `template`, or `BadReplyError`."""
+    like = named_arrays(template)
+    arrays = checked_arrays(from_record(record), expected_like(like))
+    return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in like])
+
+
+def table_arrays(table: WeightedAdvantage) -> dict[str, np.ndarray]:
+    """A client's table, array by array."""
+    arrays = {"pair": table.pair, "value": table.value}
+    if table.fill is not None:
+        arrays |= {f"fill/{name}": array for name, array in table.fill._asdict().items()}
+    return arrays
+
+
+def table_from_arrays(arrays: Mapping[str, np.ndarray]) -> WeightedAdvantage:
+    """A client's table back."""
+    fill = {name: arrays[f"fill/{name}"] for name in AdvantagePredictor._fields if f"fill/{name}" in arrays}
+    return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill) if fill else None)

@@ -1,0 +1,365 @@
+"""Clients behind Flower's Grid, as one more executor of the same round.
+
+Selection, aggregation, records and checkpoints know nothing of it. Who is asked is decided by logical client ids,
+which nodes say when they first meet the server; Flower's own node ids are random and decide nothing.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy import protocol
+from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
+from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, TRAIN, Request
+from fedpohcs.envs import make_world
+from fedpohcs.envs.host import HostWorld
+from fedpohcs.errors import UserError, require
+from fedpohcs.execution.base import RemoteClients
+from fedpohcs.execution.clients import fresh_params, make_learner
+from fedpohcs.execution.replies import (
+    LARGEST_RETURN,
+    BadReplyError,
+    Expected,
+    check_ascending,
+    check_stamp,
+    checked_arrays,
+    expected_like,
+)
+from fedpohcs.learners.ppo import UpdateInfo
+from fedpohcs.storage import named_arrays
+from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
+
+MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must look
+QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right
+SECONDS_A_LOOK = 1.0  # between two looks at who is connected, before the first round
+KEY, NUMBER, COUNT = np.uint64, np.float64, np.int64
+
+log = logging.getLogger("fedpohcs")
+Arrays = dict[str, np.ndarray]
+
+
+class Limits(NamedTuple):
+    """How long and for whom the server waits."""
+
+    phase_timeout: float = 600.0  # seconds for the answers of a phase
+    startup_timeout: float = 600.0  # seconds for the first nodes
+    min_clients: int = 0  # to begin with; 0: all
+    keep_rounds: int = 4  # that clients can be taken back: as many as lie between the checkpoints kept, and one more
+
+    def check(self, num_clients: int) -> "Limits":
+        """The same, unless they make no sense."""
+        for name in ("phase_timeout", "startup_timeout"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
+        rule = f"must lie between 0 and num_clients (={num_clients})"
+        require(0 <= self.min_clients <= num_clients, "min_clients", self.min_clients, rule)
+        return self
+
+
+class FlowerExecutor:
+    """Asks clients through a Grid. A client that is away, late, broken or wrong is left out, and named in the log."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        grid: Grid,
+        record: bool = True,
+        snapshot: RemoteClients | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Meet the nodes.
+
+        Args:
+            config: of the experiment; the clients must have been given the same.
+            grid: of the Flower run.
+            record: clients keep episodes; they see by the selector whether they must.
+            snapshot: of an earlier run, whose clients still have their states.
+            limits: how long and for whom to wait.
+        """
+        del record
+        if snapshot is not None and not isinstance(snapshot, RemoteClients):
+            raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
+        self.config = config
+        self.num_clients = config.federation.num_clients
+        self.grid = grid
+        self.limits = (limits or Limits()).check(self.num_clients)
+        self.rules = protocol.rules_of(config)
+        self.run = snapshot.run if snapshot else uuid.uuid4().hex
+        world = make_world(config)
+        self.learner = make_learner(config, world)
+        self.template = named_arrays(self.initial_params())
+        self.loses_episodes = isinstance(world, HostWorld)
+        self.nodes: dict[int, int] = {}  # node by client
+        self.met: set[int] = set()  # nodes that have been greeted, whether they became a client or not
+        self.mute: set[int] = set()  # nodes that did not answer the greeting
+        self.refused: dict[int, str] = {}  # why a node did not become a client
+        self.quarantine: dict[int, int] = {}  # round from which a client is asked again
+        self.upcoming: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
+        self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, ahead of the question
+        self.attempt = 0
+        self.empty_rounds = 0
+        self._wait_for_clients()
+
+    def initial_params(self) -> Params:
+        """Fresh weights; a function of the seed alone."""
+        return fresh_params(self.learner, self.config.seed)
+
+    def snapshot(self) -> RemoteClients:
+        """The name under which the clients keep their states."""
+        return RemoteClients(self.run)
+
+    def client_filters(self) -> None:
+        """They never leave the clients."""
+
+    def close(self) -> None:
+        """Nothing runs here."""
+
+    def expect(self, clients: ClientIds, names: Set[str]) -> None:
+        """The next evaluation asks these clients to measure as well, which saves a message."""
+        self.upcoming = frozenset(clients.tolist()), frozenset(names)
+
+    def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
+        """Phase one, of those who did not send it with their evaluation."""
+        known = {n: self.measured[round_number, n] for n in clients.tolist() if (round_number, n) in self.measured}
+        self.measured.clear()
+        request = self._request(MEASURE, round_number, names)
+        missing = [n for n in clients.tolist() if n not in known]
+        known |= self._ask(params, dict.fromkeys(missing, request), self._expected_measures(names))
+        answered = np.array([n for n in clients.tolist() if n in known], int)
+        return _metrics(answered, [known[n] for n in answered.tolist()], names)
+
+    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+        """Phase two. Who sends nothing sound has made no steps, so that its row counts for nothing."""
+        learner = self.config.learner
+        most = learner.local_iterations * self.learner.batch_length
+        expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}
+        expected |= {"steps": Expected(COUNT, low=1, high=most)}
+        expected |= self._expected_info((*UpdateInfo._fields,))
+        request = self._request(TRAIN, round_number)
+        answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected)
+        self._count_empty(answers, round_number)
+        unchanged = {f"params/{name}": array for name, array in named_arrays(params).items()} | {"steps": np.array(0)}
+        rows = [answers.get(client, unchanged) for client in clients.tolist()]
+        leaves = [
+            np.stack([row[f"params/{name}"] for row in rows]) if rows else np.zeros((0, *like.shape), like.dtype)
+            for name, like in self.template.items()
+        ]
+        stacked = jax.tree.unflatten(jax.tree.structure(params), leaves)
+        steps = np.array([row["steps"] for row in rows], np.int64)
+        return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected))
+
+    def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
+        """Play; those whom the next round will measure do that, too."""
+        wanted, names = self.upcoming
+        most = self.config.federation.evaluation_episodes * self.learner.world.horizon
+        expected = {
+            "mean_return": Expected(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN),
+            "steps": Expected(COUNT, low=1, high=most),
+            **self._expected_info(()),
+        }
+        alone = self._request(EVALUATE, round_number)
+        both = self._request(EVALUATE, round_number, names)
+        requests = {n: both if n in wanted and names else alone for n in clients.tolist()}
+        answers = self._ask(params, requests, expected, self._expected_measures(names))
+        self.measured = {(round_number, n): one for n, one in answers.items() if requests[n].measures}
+        answered = np.array(sorted(answers), int)
+        rows = [answers[n] for n in answered.tolist()]
+        returns = np.array([row["mean_return"] for row in rows], float)
+        steps = np.array([row["steps"] for row in rows], np.int64)
+        return Evaluation(answered, returns, steps, _stacked_info(rows, expected))
+
+    def _request(self, phase: str, round_number: int, measures: Set[str] = frozenset()) -> Request:
+        oldest = max(0, round_number - self.limits.keep_rounds)
+        return Request(phase, round_number, 0, self.run, frozenset(measures), oldest)
+
+    def _ask(
+        self,
+        params: Params,
+        requests: Mapping[int, Request],
+        expected: Mapping[str, Expected],
+        measures: Mapping[str, Expected] | None = None,
+    ) -> dict[int, Arrays]:
+        """The sound answers by client; `measures` is expected besides of those who are asked to measure."""
+        if not requests:
+            return {}
+        first = next(iter(requests.values()))
+        number, phase = first.round, first.phase
+        self._meet_newcomers(again=phase == EVALUATE)  # one wait a round for a node that hangs
+        self.attempt += 1
+        record = to_record(named_arrays(params))  # one object for all: Flower sends equal contents once
+        questions = {
+            self.nodes[client]: (client, request._replace(attempt=self.attempt))
+            for client, request in requests.items()
+            if client in self.nodes and self.quarantine.get(client, 0) <= number
+        }
+        answers = {}
+        for node, reply in self._exchange({node: request for node, (_, request) in questions.items()}, record).items():
+            client, request = questions[node]
+            also = measures if measures and request.measures and request.phase != MEASURE else {}
+            try:
+                answers[client] = self._checked(reply, client, request, {**expected, **also})
+            except (BadReplyError, UserError) as error:
+                self.quarantine[client] = number + QUARANTINE_ROUNDS
+                log.warning("client %d, round %d: its answer to %s %s", client + 1, number, request.phase, error)
+        silent = [client + 1 for client in requests if client not in answers]
+        if silent:
+            log.warning("round %d, %s: no answer that counts from the clients %s", number, phase, silent)
+        return answers
+
+    def _exchange(self, requests: Mapping[int, Request], params: ArrayRecord | None) -> dict[int, RecordDict]:
+        """Send a question to every node and collect what comes within the phase, by node."""
+        messages = []
+        for node, request in requests.items():
+            content = RecordDict({"request": ConfigRecord(protocol.to_values(request, self.rules))})
+            if params is not None:
+                content["params"] = params
+            kind = protocol.MESSAGE_TYPES[request.phase]
+            messages.append(Message(content, dst_node_id=node, message_type=kind, group_id=str(request.round)))
+        contents = {}
+        for reply in self.grid.send_and_receive(messages, timeout=self.limits.phase_timeout) if messages else ():
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                self.refused[node] = (reply.error.reason or "failed").strip()
+                log.warning("node %d: %s", node, self.refused[node])
+            elif node in requests:
+                contents.setdefault(node, reply.content)  # whatever comes twice counts once
+        return contents
+
+    def _checked(self, content: RecordDict, client: int, request: Request, expected: Mapping[str, Expected]) -> Arrays:
+        if content.config_records.keys() != {"answer"} or content.array_records.keys() != {"arrays"}:
+            raise BadReplyError("does not consist of one answer and its arrays")
+        check_stamp(protocol.stamp_from(content.config_records["answer"], self.rules), request.stamp(client))
+        arrays = checked_arrays(from_record(content.array_records["arrays"]), expected)
+        for name in ("measured/table/pair", "measured/table/fill/state_key"):
+            if name in arrays:
+                check_ascending(name, arrays[name])
+        if "measured/table/pair" in arrays:
+            _check_table(arrays)
+        return arrays
+
+    def _meet_newcomers(self, *, again: bool) -> None:
+        """Ask nodes that were not there before who they are, `again` if they did not answer; forget those that left."""
+        present = set(self.grid.get_node_ids())
+        self.nodes = {client: node for client, node in self.nodes.items() if node in present}
+        self.met &= present
+        newcomers = sorted(present - self.met - (set() if again else self.mute))
+        if not newcomers:
+            return
+        self.attempt += 1
+        request = self._request(HELLO, 0)._replace(attempt=self.attempt)
+        for node, content in self._exchange(dict.fromkeys(newcomers, request), None).items():
+            self.met.add(node)
+            try:
+                stamp = protocol.stamp_from(content.config_records["answer"], self.rules)
+                check_stamp(stamp, request.stamp(stamp.client))
+                self._enrol(stamp.client, node)
+            except (BadReplyError, UserError, KeyError) as error:
+                self.refused[node] = str(error)
+                log.warning("node %d is not used: %s", node, error)
+        self.met |= self.refused.keys() & present
+        self.mute = set(newcomers) - self.met
+
+    def _enrol(self, client: int, node: int) -> None:
+        if not 0 <= client < self.num_clients:
+            raise UserError(f"client-id (={client + 1}) must lie between 1 and num_clients (={self.num_clients}).")
+        if client in self.nodes:
+            raise UserError(f"client-id (={client + 1}) belongs to node {self.nodes[client]} already.")
+        self.nodes[client] = node
+        self.refused.pop(node, None)
+
+    def _wait_for_clients(self) -> None:
+        wanted = self.limits.min_clients or self.num_clients
+        deadline = time.monotonic() + self.limits.startup_timeout
+        shown = -1
+        while True:
+            self._meet_newcomers(again=True)
+            if len(self.nodes) >= wanted:
+                return
+            if time.monotonic() > deadline:
+                reasons = "; ".join(f"node {node}: {reason}" for node, reason in self.refused.items())
+                raise UserError(
+                    f"only {len(self.nodes)} of {wanted} clients came within {self.limits.startup_timeout:g} s. "
+                    + (f"Refused were {reasons}" if reasons else "Start their SuperNodes, or lower min-clients.")
+                )
+            if len(self.nodes) != shown:
+                shown = len(self.nodes)
+                log.info("%d of %d clients are here", shown, wanted)
+            time.sleep(SECONDS_A_LOOK)
+
+    def _count_empty(self, answers: Mapping[int, Arrays], round_number: int) -> None:
+        self.empty_rounds = 0 if answers else self.empty_rounds + 1
+        if self.empty_rounds >= MAX_EMPTY_ROUNDS:
+            raise UserError(
+                f"nobody has trained in the last {self.empty_rounds} rounds, up to round {round_number + 1}. Look at "
+                "the logs of the SuperNodes, then go on with --resume."
+            )
+
+    def _expected_info(self, names: Iterable[str]) -> dict[str, Expected]:
+        """Numbers that are only recorded; a loss may be anything."""
+        lost = ("lost_episodes",) if self.loses_episodes else ()
+        return {f"info/{name}": Expected(NUMBER, finite=False) for name in (*names, *lost)}
+
+    def _expected_measures(self, names: Set[str]) -> dict[str, Expected]:
+        bounded = Expected(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN)
+        expected = {f"measured/{name}": bounded for name in ("mean_return", "gradient_norm") if name in names}
+        if "weighted_advantage" not in names:
+            return expected
+        table = {"pair": Expected(KEY, (None,)), "value": bounded._replace(shape=(None,))}
+        if self.config.modelling.missing == "predicted":
+            single = Expected(np.float32, (None,))
+            table |= {
+                "fill/state_key": Expected(KEY, (None,)),
+                "fill/visitation": Expected(NUMBER, (None,)),
+                "fill/pair_state_key": Expected(KEY, (None,)),
+                "fill/pair_centre": single._replace(shape=(None, None)),
+                "fill/frequency": single._replace(shape=(None, None)),
+                "fill/phase": single,
+                "fill/coefficient": Expected(NUMBER, (None,)),
+            }
+        return expected | {f"measured/table/{name}": rule for name, rule in table.items()}
+
+
+def _check_table(arrays: Arrays) -> None:
+    """The arrays of a table must fit each other."""
+    table = {name.removeprefix("measured/table/"): x for name, x in arrays.items() if "table/" in name}
+    rows = {
+        "value": "pair",
+        "fill/pair_state_key": "pair",
+        "fill/pair_centre": "pair",
+        "fill/visitation": "fill/state_key",
+    }
+    for name, other in rows.items():
+        if name in table and len(table[name]) != len(table[other]):
+            raise BadReplyError(f"{name} and {other} of the table have different lengths")
+    if "fill/phase" in table:
+        width, features = table["fill/pair_centre"].shape[1], len(table["fill/phase"])
+        if table["fill/frequency"].shape != (width, features) or len(table["fill/coefficient"]) != features + 1:
+            raise BadReplyError("the predictor of the table has arrays that do not fit each other")
+
+
+def _metrics(clients: ClientIds, rows: list[Arrays], names: Set[str]) -> CandidateMetrics:
+    def numbers(name: str) -> np.ndarray | None:
+        return np.array([row[f"measured/{name}"] for row in rows], float) if name in names else None
+
+    tables = None
+    if "weighted_advantage" in names:
+        prefix = "measured/table/"
+        tables = tuple(
+            table_from_arrays({name.removeprefix(prefix): x for name, x in row.items() if name.startswith(prefix)})
+            for row in rows
+        )
+    return CandidateMetrics(clients, numbers("mean_return"), numbers("gradient_norm"), tables)
+
+
+def _stacked_info(rows: list[Arrays], expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """By name, one number a client; not a number where the client did not answer."""
+    names = [name for name in expected if name.startswith("info/")]
+    return {name.removeprefix("info/"): np.array([row.get(name, np.nan) for row in rows], float) for name in names}

@@ -1,0 +1,214 @@
+"""A whole Flower fleet on this machine: SuperLink and SuperNodes as child processes, all of them ended with it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from fedpohcs.deploy.app_folder import write_app
+from fedpohcs.deploy.keys import Keys, make_keys
+from fedpohcs.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+MARK = "FEDPOHCS_FLEET"  # in the environment of all processes of a fleet, so that none is overlooked at the end
+SECONDS_TO_START = 180.0
+SECONDS_TO_STOP = 15.0
+SECONDS_A_LOOK = 0.5
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # the package is installed; nothing is downloaded
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+
+PROGRAMS = Path(sys.executable).parent  # where Flower's programs are if it was installed beside this Python
+
+Runtime = Literal["deployment", "simulation"]
+
+
+class LocalFleet:
+    """A context manager: inside it the fleet runs. What its processes print is in `logs`."""
+
+    def __init__(
+        self, num_clients: int, logs: Path, *, runtime: Runtime, insecure: bool = False, telemetry: bool = False
+    ) -> None:
+        self.num_clients = num_clients
+        self.logs = logs
+        self.runtime = runtime
+        self.insecure = insecure
+        self.id = uuid.uuid4().hex
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        # An empty working directory: Ray would import a package of that name from it.
+        self.scratch = Path(tempfile.mkdtemp(prefix="fedpohcs-fleet-"))
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
+        self.environment["PATH"] = f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        if telemetry:
+            self.environment["FLWR_TELEMETRY_ENABLED"] = "1"
+
+    def __enter__(self) -> "LocalFleet":
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        (self.scratch / "flwr").mkdir()
+        self.keys: Keys | None = None
+        if not self.insecure:
+            self.keys = make_keys(self.scratch / "keys", self.num_clients, ["localhost", LOOPBACK])
+        self.port = free_port()
+        self._write_connection()
+        self._start_superlink()
+        if self.runtime == "deployment":
+            if self.keys:
+                self._register_nodes(self.keys)
+            for client in range(1, self.num_clients + 1):
+                self.start_node(client)
+
+    def _write_connection(self) -> None:
+        trust = f'root-certificates = "{self.keys.authority}"' if self.keys else "insecure = true"
+        text = f'[superlink]\ndefault = "fleet"\n\n[superlink.fleet]\naddress = "{LOOPBACK}:{self.port}"\n{trust}\n'
+        (self.scratch / "flwr" / "config.toml").write_text(text, encoding="utf-8")
+
+    def _start_superlink(self) -> None:
+        arguments = ["--host", LOOPBACK, "--port", str(self.port), "--disable-runtime-dependency-installation"]
+        if self.keys:
+            arguments += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
+            arguments += ["--ssl-keyfile", str(self.keys.server_key)]
+        else:
+            arguments += ["--insecure"]
+        if self.runtime == "simulation":
+            arguments += ["--simulation"]
+        elif self.keys:
+            arguments += ["--enable-supernode-auth"]
+        self.spawn("superlink", "flower-superlink", *arguments)
+        deadline = time.monotonic() + SECONDS_TO_START
+        while not _answers(self.port):
+            self.check_alive("superlink")
+            if time.monotonic() > deadline:
+                raise UserError(f"the SuperLink did not start within {SECONDS_TO_START:g} s. See {self.logs}.")
+            time.sleep(SECONDS_A_LOOK)
+
+    def _register_nodes(self, keys: Keys) -> None:
+        names = [f"register-{client}" for client in range(1, self.num_clients + 1)]
+        for client, name in enumerate(names, start=1):
+            self.spawn(name, "flwr", "supernode", "register", str(keys.node_public_key(client)), "fleet")
+        for name in names:
+            if self.processes.pop(name).wait(SECONDS_TO_START):
+                raise UserError(f"a SuperNode could not be registered. See {self.logs / name}.log.")
+
+    def start_node(self, client: int, key: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start the SuperNode of a client, counted from 1."""
+        arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--host", LOOPBACK, "--port", str(free_port())]
+        arguments += ["--node-config", f"client-id={client}"]
+        if self.keys:
+            key = key or self.keys.node_key(client)
+            arguments += ["--root-certificates", str(self.keys.authority), "--auth-supernode-private-key", str(key)]
+        else:
+            arguments += ["--insecure"]
+        return self.spawn(f"client-{client}", "flower-supernode", *arguments)
+
+    def submit(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        """Start a run; the process ends when the run does."""
+        app = write_app(self.scratch, settings)
+        arguments = ["run", str(app), "fleet", "--stream"]
+        if self.runtime == "simulation":
+            size = f"num-supernodes={self.num_clients} client-resources-num-cpus=1"
+            arguments += ["--federation-config", size]
+        return self.spawn("run", "flwr", *arguments)
+
+    def spawn(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start one of Flower's programs; it is known by `name`."""
+        with (self.logs / f"{name}.log").open("ab") as file:
+            self.processes[name] = subprocess.Popen(
+                [find_program(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.scratch,
+                start_new_session=True,  # an interrupt at the terminal is for the parent, which ends them in order
+            )
+        return self.processes[name]
+
+    def check_alive(self, name: str) -> None:
+        """Stop with a line that says where to look if a process has ended."""
+        if (code := self.processes[name].poll()) is not None:
+            raise UserError(f"the {name} ended with code {code}. See {self.logs / name}.log.")
+
+    def stop(self) -> None:
+        """End every process of the fleet, by its id, and wait until all are gone."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            left = self.living()
+            for pid in left:
+                _send(pid, number)
+            _wait_until(lambda: not self.living(), SECONDS_TO_STOP)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def living(self) -> list[int]:
+        """The ids of all processes of the fleet, with those that its processes started."""
+        own = [process.pid for process in self.processes.values() if process.poll() is None]
+        return sorted({*own, *marked_processes(self.id)})
+
+
+def marked_processes(fleet: str) -> list[int]:
+    """Processes that inherited a fleet's mark, where the system tells: on Linux."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={fleet}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:  # gone, or not ours
+            continue
+    return found
+
+
+def find_program(name: str) -> str:
+    """One of Flower's programs, beside this Python or on the path."""
+    found = shutil.which(name, path=str(PROGRAMS)) or shutil.which(name)
+    if found is None:
+        raise UserError(f"{name} is not installed. Install it with: pip install 'fedpohcs[flower]'")
+    return found
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)

@@ -1,0 +1,55 @@
+"""The Flower app of the server: the very same run as in one process, with clients behind the grid."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedpohcs.checkpoints import NUM_KEPT, replace_file
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.protocol import config_from_text
+from fedpohcs.errors import UserError
+from fedpohcs.execution.base import Executor
+from fedpohcs.experiment import resume_experiment, run_experiment
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Begin a run, or go on with one that stopped, as the run config says."""
+    given = dict(context.run_config)
+    outcome: dict[str, Any] = {"error": "the server app was ended"}
+    try:
+        _run(grid, given)
+        outcome = {"error": None}
+    except UserError as error:
+        outcome = {"error": str(error)}
+        raise
+    finally:
+        if given["outcome"]:
+            replace_file(Path(str(given["outcome"])), json.dumps(outcome).encode())
+
+
+def _run(grid: Grid, given: dict[str, Any]) -> None:
+    cadence = int(given["checkpoint-every"])
+
+    def make_clients(config: ExperimentConfig, **rest: Any) -> Executor:
+        from fedpohcs.deploy.executor import FlowerExecutor, Limits  # with JAX, once its settings are made
+
+        limits = Limits(
+            phase_timeout=float(given["phase-timeout"]),
+            startup_timeout=float(given["startup-timeout"]),
+            min_clients=int(given["min-clients"]),
+            keep_rounds=NUM_KEPT * max(cadence, 1) + 1,
+        )
+        return FlowerExecutor(config, grid=grid, limits=limits, **rest)
+
+    config, out = config_from_text(str(given["config"])), Path(str(given["out"]))
+    if given["resume"]:
+        resume_experiment(out, rounds=config.rounds, checkpoint_every=cadence, make_clients=make_clients)
+    else:
+        overwrite = bool(given["overwrite"])
+        run_experiment(config, out, overwrite=overwrite, checkpoint_every=cadence, make_clients=make_clients)

@@ -1,0 +1,60 @@
+"""A grid without a network: real messages to the real client app, in this process, with faults on demand."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.client_app import app as own_app
+from fedpohcs.deploy.protocol import config_text
+
+Fault = Callable[[Message, Message], Message | None]
+"""Takes a question and its answer; gives what arrives, or None if nothing does."""
+
+
+class AppGrid:
+    """Hands messages to a client app, a context for each node."""
+
+    def __init__(self, app: ClientApp, node_configs: dict[int, dict[str, Any]], run_config: dict[str, Any]) -> None:
+        self.app = app
+        self.node_configs = node_configs
+        self.run_config = run_config
+        self.fault: Fault = lambda question, answer: answer
+        self.counts: dict[str, int] = {}
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # a ServerApp's process has them
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.node_configs)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        del timeout
+        answers = []
+        for message in messages:
+            kind = message.metadata.message_type
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            node = message.metadata.dst_node_id
+            context = Context(1, node, self.node_configs[node], RecordDict(), self.run_config)
+            try:
+                answer = self.app(message, context)
+            except Exception as error:
+                answer = Message(Error(2, str(error)), reply_to=message)
+            arrived = self.fault(message, answer)
+            if arrived is not None:
+                answers.append(arrived)
+        return answers
+
+
+class LoopGrid(AppGrid):
+    """The clients of an experiment, one node each; node ids are out of order, as Flower's are."""
+
+    def __init__(self, config: ExperimentConfig, states: Path, clients: Iterable[int] | None = None) -> None:
+        ids = range(config.federation.num_clients) if clients is None else clients
+        nodes = {(n * 7919 + 13) % 1009: {"client-id": n + 1} for n in ids}
+        super().__init__(own_app, nodes, {"config": config_text(config), "state-dir": str(states)})
+
+    def node_of(self, client: int) -> int:
+        return next(node for node, given in self.node_configs.items() if given["client-id"] == client + 1)

@@ -1,0 +1,112 @@
+"""`fedpohcs flower` before anything is started: keys, the app folder, and what it refuses."""
+
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedpohcs.cli import main
+from fedpohcs.deploy.protocol import config_from_text, config_text, rules_of
+from fedpohcs.presets import preset
+
+
+def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['flwr'] = None; import importlib.util as u; f = u.find_spec; "
+    hidden += "u.find_spec = lambda name, *rest: None if name == 'flwr' else f(name, *rest); "
+    program = hidden + "from fedpohcs.cli import main; sys.exit(main(sys.argv[1:]))"
+    for arguments in (["run", "tabular", "--out", str(tmp_path / "run")], ["keys", str(tmp_path / "keys")]):
+        done = subprocess.run([sys.executable, "-c", program, "flower", *arguments], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr == "fedpohcs: Flower is not installed. Install it with: pip install 'fedpohcs[flower]'\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_app_folder_holds_settings_and_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "flower",
+        "app",
+        "tabular",
+        "--clients",
+        "5",
+        "--seed",
+        "3",
+        "--app",
+        str(tmp_path),
+        "--min-clients",
+        "4",
+    ]
+    assert main(arguments) == 0
+    app = Path(capsys.readouterr().out.strip())
+    assert sorted(path.name for path in app.iterdir()) == ["README.md", "pyproject.toml"]
+    flower = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]
+    assert "federations" not in flower  # flwr would rewrite the file
+    config = config_from_text(flower["app"]["config"]["config"])
+    assert (config.federation.num_clients, config.seed) == (5, 3)
+    assert flower["app"]["config"]["min-clients"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["fly"], "flower command (='fly') is not known"),
+        (["run", "tabular", "--phase-timeout", "0"], "phase-timeout (=0.0) must be above 0"),
+        (["run", "tabular", "--min-clients", "13"], "min-clients (=13) must not exceed num_clients (=12)"),
+        (["run", "--resume", "nowhere"], "run (='nowhere') is not a run folder"),
+        (["run", "tabular", "--checkpoint-every", "-1"], "checkpoint-every (=-1) must be 0 or more"),
+        (["keys", "new", "--clients", "0"], "clients (=0) must be at least 1"),
+        (["keys", "new", "--hosts", "a,"], "hosts (='a,') must be names or addresses"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(
+    arguments: list[str],
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)
+    assert main(["flower", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_are_for_their_owner_alone_and_never_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    folder = tmp_path / "keys"
+    assert main(["flower", "keys", str(folder), "--clients", "2", "--hosts", "example.org,10.0.0.1"]) == 0
+    names = {"ca.pem", "server.pem", "server.key", "client-1", "client-1.pub", "client-2", "client-2.pub"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert {(folder / name).stat().st_mode & 0o777 for name in ("server.key", "client-1", "client-2")} == {0o600}
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main(["flower", "keys", str(folder)]) == 2
+    assert "Keys are never overwritten" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_certificate_is_signed_by_the_authority_for_every_host(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from cryptography import x509
+
+    folder = tmp_path / "keys"
+    main(["flower", "keys", str(folder), "--hosts", "example.org,10.0.0.1", "--days", "7"])
+    authority, server = (
+        x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes()) for name in ("ca", "server")
+    )
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["example.org"]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    assert (server.not_valid_after_utc - server.not_valid_before_utc).days == 7
+
+
+def test_rules_follow_the_config_but_not_the_number_of_rounds() -> None:
+    config = preset("tabular")
+    assert rules_of(config) == rules_of(replace(config, rounds=7))
+    assert rules_of(config) != rules_of(replace(config, seed=7))
+    assert config_from_text(config_text(config)) == config
