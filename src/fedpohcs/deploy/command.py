@@ -116,7 +116,7 @@ class KeysOptions:
 
 
 def run(arguments: list[str]) -> None:
-    """Train with a SuperLink and SuperNodes that it starts itself, and stops."""
+    """Train with a SuperLink and SuperNodes that it starts itself, and stops; --resume RUN goes on with a run."""
     if any(word == "--resume" or word.startswith("--resume=") for word in arguments):
         return _resume(arguments)
     from fedpohcs import cli
@@ -128,7 +128,7 @@ def run(arguments: list[str]) -> None:
     config = cli.settings_as(ExperimentConfig, given.config)
     out = given.out or Path("runs") / start.name / cli.run_path(config)
     check_free(out, given.overwrite)
-    require_flower()
+    require_flower(simulation=given.runtime == "simulation")
     _check(config, given)
     _run_fleet(config, out, given, {"overwrite": given.overwrite})
 
@@ -140,7 +140,7 @@ def _resume(arguments: list[str]) -> None:
     config = read_config(given.resume)
     if given.rounds is not None:
         config = replace(config, rounds=given.rounds)
-    require_flower()
+    require_flower(simulation=given.runtime == "simulation")
     _check(config, given)
     _run_fleet(config, given.resume, given, {"resume": True})
 
