@@ -135,6 +135,7 @@ def test_a_replayed_upload_is_counted_once_and_never_in_another_attempt() -> Non
         ({"cohort": (0, 1, 1, 2)}, "different clients"),
         ({"weight": -1.0}, "not above 0"),
         ({"weight": float("nan")}, "not above 0"),
+        ({"weight": 1e308}, "at most 1e"),
     ],
 )
 def test_an_invitation_against_the_rules_is_refused(changes: dict, reason: str) -> None:
@@ -151,6 +152,17 @@ def test_a_table_that_is_not_finite_is_never_uploaded_and_its_client_is_left_out
     outcome = federation.select()
     assert any("not finite" in refusal for refusal in federation.refusals)
     assert outcome.scores == pytest.approx(federation.expected(0, [0, 1, 3, 4, 5]), abs=1e-6)
+
+
+def test_an_invitation_that_makes_one_member_the_mean_is_refused() -> None:
+    """The score of every other client would then tell the server how far it is from that one."""
+    federation = Federation().start()
+    federation.weights[2] = 5.1
+    outcome = federation.select()
+    assert "one member counts for more than half" in federation.refusals
+    assert not outcome.scores
+    federation.weights[2] = 5.0
+    assert len(federation.select(1).scores) == 6
 
 
 def drop(uploads: list[bytes]) -> list[bytes]:

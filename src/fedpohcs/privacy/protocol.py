@@ -27,11 +27,13 @@ from fedpohcs.privacy import masking
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, score_of_level, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort, derived
-from fedpohcs.privacy.messages import HEADER, Kind, Message, expect, pack_rows, parse, unpack, unpack_rows
+from fedpohcs.privacy.messages import Kind, Message, expect, pack_rows, parse, unpack, unpack_rows
 from fedpohcs.privacy.sketch import FixedPoint, Integers, count_sketch, relative_metric, sketch_seed
 from fedpohcs.types import Vector, WeightedAdvantage
 
 MAX_ATTEMPTS = 3
+MAX_SHARE = 0.5  # of one member in the mean: a mean of one would be its table
+MAX_WEIGHT = 1e9  # sums stay finite
 RESERVED_WORDS = 16  # of `num_words`: lanes, two headers and the score, so that all of an upload fits
 SEALED_KEY = "I12s48s"  # for whom, nonce, ciphertext of 32 bytes and its tag
 ANNOUNCED = "I32s64s"  # who, X25519 key, Ed25519 signature
@@ -87,8 +89,13 @@ class Invitation(NamedTuple):
 
     def share(self, client: int) -> float:
         """q_n of the client, scaled so that those of the cohort sum to 1."""
-        weights = dict(self.weights)
-        return weights[client] / math.fsum(weights.values())
+        return dict(self.weights)[client] / math.fsum(weight for _, weight in self.weights)
+
+    @property
+    def largest_share(self) -> float:
+        """Of any member of the cohort."""
+        heaviest, _ = max(self.weights, key=lambda row: row[1])
+        return self.share(heaviest)
 
     def body(self) -> bytes:
         return self.round.to_bytes(4, "little") + pack_rows(INVITED, self.weights)
@@ -104,8 +111,8 @@ def read_invitation(body: bytes, attempt: int) -> Invitation:
     weights, rest = unpack_rows(INVITED, body[4:])
     ids = [client for client, _ in weights]
     demand(not rest and ids == sorted(set(ids)), "the invitation must list different clients in ascending order")
-    sound = all(math.isfinite(weight) and weight > 0 for _, weight in weights)
-    demand(sound, "the invitation has a weight that is not above 0")
+    sound = all(0 < weight <= MAX_WEIGHT for _, weight in weights)
+    demand(sound, f"the invitation has a weight that is not above 0 and at most {MAX_WEIGHT:g}")
     return Invitation(int.from_bytes(body[:4], "little"), attempt, tuple(weights))
 
 
@@ -280,6 +287,7 @@ class PrivateClient:
         demand((invitation.round, invitation.attempt) > last, "this round and attempt were answered before")
         demand(invitation.attempt < MAX_ATTEMPTS, f"a round has at most {MAX_ATTEMPTS} attempts")
         demand(len(cohort) >= least, f"the cohort has only {len(cohort)} members of at least {least}")
+        demand(invitation.largest_share <= MAX_SHARE, "one member counts for more than half")
         demand(self.client in cohort, "this client is not in the cohort")
         demand(set(cohort) <= self._peers.keys(), "the cohort has a client that is not in the roster")
 
@@ -523,8 +531,3 @@ class PrivateServer:
             return expect(replies.get(client, b""), Kind.READY, client) == b""
         except RefusedError:
             return False
-
-
-def upload_size(parameters: Parameters) -> int:
-    """Bytes that a candidate uploads with masks in a round without drop-outs, headers and score included."""
-    return 2 * HEADER.size + masking.payload_bytes(parameters.num_slots) + 4
