@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig
+    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig
     from fedpohcs.experiment import resume_experiment, run_experiment
     from fedpohcs.presets import preset
 
@@ -18,6 +18,7 @@ __all__ = [
     "FederationConfig",
     "LearnerConfig",
     "ModellingConfig",
+    "ProtectionConfig",
     "__version__",
     "preset",
     "resume_experiment",
@@ -29,6 +30,7 @@ _HOME = {
     "FederationConfig": "config",
     "LearnerConfig": "config",
     "ModellingConfig": "config",
+    "ProtectionConfig": "config",
     "preset": "presets",
     "resume_experiment": "experiment",
     "run_experiment": "experiment",
