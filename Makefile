@@ -1,6 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. Another Python: make PYTHON=python3.12 test
 PYTHON ?= python3
 BIN := .venv/bin
+TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard ray
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url
 
 .PHONY: run test check bench docs pins clean
@@ -9,27 +10,30 @@ run: .venv/installed  ## a small comparison: table, plot and report in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,gradient-norm,fedpohcs \
 		--seeds 0 --rounds 40 --out runs/demo --overwrite
 
-test: .venv/installed  ## the default test suite
+test: .venv/installed-dev  ## the default test suite
 	$(BIN)/python -m pytest
 
-check: .venv/installed  ## all that must hold before a change lands
+check: .venv/installed-dev  ## all that must hold before a change lands
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest
 	$(MAKE) docs
 
-bench: .venv/installed  ## every speed script
+bench: .venv/installed-dev  ## every speed script
 	set -e; for script in benchmarks/[a-z]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
 docs: .venv/installed-docs  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
 pins:  ## renew the pinned requirements; needs uv
-	(echo '# The core and the dev extra, pinned. To renew: make pins'; \
-		$(COMPILE) pyproject.toml --extra dev) > requirements.new && mv requirements.new requirements.txt
+	(echo '# The core, pinned. To renew: make pins'; \
+		$(COMPILE) pyproject.toml) > requirements.new && mv requirements.new requirements.txt
+	(echo '# What the tests need besides, pinned: the extras are tested with the real thing. To renew: make pins'; \
+		$(COMPILE) pyproject.toml $(addprefix --extra ,$(TESTED)) --constraints requirements.txt) > requirements.new \
+		&& mv requirements.new requirements-dev.txt
 	(echo '# The docs extra, pinned beside requirements.txt. To renew: make pins'; \
-		echo 'mkdocs-material>=9.5,<10' | $(COMPILE) - --constraints requirements.txt) > requirements.new \
+		echo 'mkdocs-material>=9.5,<10' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \
 		&& mv requirements.new requirements-docs.txt
 
 clean:  ## remove what the other targets made, except runs/
@@ -44,6 +48,10 @@ clean:  ## remove what the other targets made, except runs/
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+.venv/installed-dev: requirements-dev.txt .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
 .venv/installed-docs: requirements-docs.txt .venv/installed

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-PACKAGES = ("fedpohcs", "jax", "jaxlib", "numba", "numpy", "scipy", "gymnasium")
+PACKAGES = ("fedpohcs", "jax", "jaxlib", "numba", "numpy", "scipy", "gymnasium", "libsumo")
 
 
 class Goal(NamedTuple):

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from fedpohcs.config import ExperimentConfig
+from fedpohcs.execution.devices import configure_jax
 from fedpohcs.presets import preset
 from fedpohcs.storage import RunFolder
 from fedpohcs.types import Evaluation, RoundRecord, Selection
 
 MakeRun = Callable[..., Path]
+
+configure_jax(ExperimentConfig().groups)  # before any test uses JAX: processes that tests start do the same
 
 
 def made_up_records(config: ExperimentConfig, slope: float = 1.0) -> Iterator[RoundRecord]:

@@ -317,44 +317,13 @@ def wait_for_rounds(out: Path, count: int) -> None:
         time.sleep(0.02)
 
 
-KILL_LOOP = """
-import os, random, signal, sys, threading, time
-import fedpohcs.execution.in_process, fedpohcs.heterogeneity, fedpohcs.rounds
-from fedpohcs.experiment import resume_experiment
-
-class Killer:
-    armed = False
-    def __init__(self, delay): self.delay = delay
-    def on_start(self, config): ...
-    def on_finish(self): ...
-    def on_round(self, record):
-        if not self.armed:
-            self.armed = True
-            threading.Thread(target=self.kill, daemon=True).start()
-    def kill(self):
-        time.sleep(self.delay)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-path, kills = sys.argv[1], int(sys.argv[2])
-generator = random.Random(0)
-for number in range(kills):
-    child = os.fork()
-    if not child:
-        resume_experiment(path, observers=[Killer(generator.uniform(0, 0.12))])
-        os._exit(0)
-    generator.random()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == -signal.SIGKILL, f"child {number} ended with {status}"
-"""
-
-
 def test_kills_at_random_moments_leave_no_trace_in_the_results(tmp_path: Path) -> None:
-    """Each process dies by SIGKILL a random time after its first round. They are forked, to start in no time."""
     config = replace(CONFIG, rounds=120, selector="power-of-choice")
     run_experiment(config, tmp_path / "whole")
     run_experiment(replace(config, rounds=1), tmp_path / "killed")
     with RunFolder.reopen(tmp_path / "killed", rounds=120):
         pass
-    subprocess.run([sys.executable, "-c", KILL_LOOP, str(tmp_path / "killed"), str(KILLS)], check=True)
+    killed_run = Path(__file__).with_name("killed_run.py")
+    subprocess.run([sys.executable, killed_run, tmp_path / "killed", str(KILLS)], check=True)
     resume_experiment(tmp_path / "killed")
     assert_same_run(tmp_path / "whole", tmp_path / "killed")

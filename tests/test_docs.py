@@ -15,7 +15,14 @@ from conftest import made_up_records
 from fedpohcs import experiment
 from fedpohcs.aggregation import AGGREGATORS
 from fedpohcs.cli import main
-from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig
+from fedpohcs.config import (
+    ExperimentConfig,
+    FederationConfig,
+    LearnerConfig,
+    ModellingConfig,
+    ProtectionConfig,
+    TrafficConfig,
+)
 from fedpohcs.envs import WORLDS, world_levels
 from fedpohcs.presets import PRESETS
 from fedpohcs.selection import SELECTORS, Question
@@ -26,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-CONFIGS = (ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig)
+CONFIGS = (ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig, TrafficConfig)
 
 
 def read(path: Path) -> str:
@@ -89,6 +96,15 @@ def test_the_commands_of_the_quick_start_work_in_their_order(made_up_runs: None)
     assert len(found) >= 8
     for arguments in found:
         assert main(arguments) == 0, " ".join(arguments)
+
+
+def test_the_commands_of_the_page_on_experiments_work() -> None:
+    page = DOCS / "how-to" / "run-experiments.md"
+    for arguments in commands(page):
+        arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
+        assert main(arguments) == 0, " ".join(arguments)
+    for code in blocks(page, "python"):
+        exec(compile(code, "documentation", "exec"), {})
 
 
 def test_the_commands_of_the_readme_work(made_up_runs: None) -> None:

@@ -66,7 +66,7 @@ def test_an_unknown_name_is_refused_before_anything_is_written(changes: dict, me
 def test_a_client_that_diverged_keeps_the_state_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = InProcessExecutor(CONFIG)
     before = jax.tree.map(np.copy, executor.state)
-    monkeypatch.setattr("fedpohcs.execution.in_process.finite_clients", lambda tree: np.array([True, False, True]))
+    monkeypatch.setattr("fedpohcs.execution.clients.finite_clients", lambda tree: np.array([True, False, True]))
     executor.train(executor.initial_params(), 0, np.array([1, 3, 5]))
     changed = [
         (executor.state.filters.reward.mean[client] != before.filters.reward.mean[client]) for client in (1, 3, 5)

@@ -93,10 +93,14 @@ def test_runs_that_are_there_can_be_compared(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_ray_cluster_makes_the_same_runs(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    run_all(grid(tmp_path / "ray"), tmp_path / "ray", jobs=2, backend="ray")
-    run_all(grid(tmp_path / "here"), tmp_path / "here", jobs=1)
+    compare = ["compare", "tabular", "--selectors", "fedavg", "--seeds", "0,1", "--rounds", "2", "--out", "ray"]
+    subprocess.run(
+        [sys.executable, "-m", "fedpohcs", *compare, "--backend", "ray"], cwd=tmp_path, check=True, stdout=-3
+    )
     for seed in (0, 1):
-        assert_same_tables(tmp_path / "ray" / f"seed-{seed}", tmp_path / "here" / f"seed-{seed}")
+        config = replace(preset("tabular", selector="fedavg"), rounds=2, seed=seed)
+        run_experiment(config, tmp_path / f"seed-{seed}")
+        assert_same_tables(tmp_path / "ray" / "medium" / "fedavg" / f"seed-{seed}", tmp_path / f"seed-{seed}")
 
 
 def test_without_ray_the_backend_is_refused_with_the_command_to_install_it(

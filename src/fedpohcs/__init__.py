@@ -7,7 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig
+    from fedpohcs.config import (
+        ExperimentConfig,
+        FederationConfig,
+        LearnerConfig,
+        ModellingConfig,
+        ProtectionConfig,
+        TrafficConfig,
+    )
     from fedpohcs.experiment import resume_experiment, run_experiment
     from fedpohcs.presets import preset
 
@@ -19,6 +26,7 @@ __all__ = [
     "LearnerConfig",
     "ModellingConfig",
     "ProtectionConfig",
+    "TrafficConfig",
     "__version__",
     "preset",
     "resume_experiment",
@@ -31,6 +39,7 @@ _HOME = {
     "LearnerConfig": "config",
     "ModellingConfig": "config",
     "ProtectionConfig": "config",
+    "TrafficConfig": "config",
     "preset": "presets",
     "resume_experiment": "experiment",
     "run_experiment": "experiment",

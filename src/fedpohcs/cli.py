@@ -16,6 +16,7 @@ import tyro
 from fedpohcs import __version__, inspection, options
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require_known
+from fedpohcs.plugins import register_plugins
 from fedpohcs.presets import PRESETS, preset
 from fedpohcs.theory.command import theory
 
@@ -198,6 +199,7 @@ def list_names(arguments: list[str]) -> None:
     from fedpohcs.envs import WORLDS, world_class, world_levels
     from fedpohcs.selection import SELECTORS
 
+    register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
     registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": AGGREGATORS}
     sections = {"worlds": worlds} | {
@@ -207,6 +209,13 @@ def list_names(arguments: list[str]) -> None:
         print(f"{title}:")
         for name, description in entries.items():
             print(f"  {name:<22}{description}")
+
+
+def osm(arguments: list[str]) -> None:
+    """Build, fetch, show or drive traffic networks."""
+    from fedpohcs.envs.hongkong.commands import run_command
+
+    run_command(arguments)
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
@@ -223,6 +232,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "play": inspection.play,
     "list": list_names,
     "theory": theory,
+    "osm": osm,
 }
 
 
@@ -252,9 +262,11 @@ def _starting_point(command: str, arguments: list[str]) -> StartingPoint:
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
     for option in ("--config", "--level", "--selector"):
         peek.add_argument(option)
+    peek.add_argument("--clients", type=int)
     seen, _ = peek.parse_known_args(arguments)
     name, rest = None, arguments
     if arguments and not arguments[0].startswith("-"):
+        register_plugins()
         require_known("preset", arguments[0], PRESETS)
         name, rest = arguments[0], arguments[1:]
     if seen.config is not None:
@@ -272,11 +284,20 @@ def _starting_point(command: str, arguments: list[str]) -> StartingPoint:
     else:
         first, known = next(iter(PRESETS)), ", ".join(PRESETS)
         raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
-    return StartingPoint(name, make, rest, seen.level, seen.selector)
+    sized = lambda level, selector: _with_clients(make(level, selector), seen.clients)  # noqa: E731
+    return StartingPoint(name, sized, rest, seen.level, seen.selector)
 
 
 def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
     return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
+
+
+def _with_clients(config: ExperimentConfig, num_clients: int | None) -> ExperimentConfig:
+    if num_clients is None:
+        return config
+    federation, least = config.federation, max(num_clients, 1)
+    shrunk = {name: min(getattr(federation, name), least) for name in ("num_candidates", "num_selected")}
+    return dataclasses.replace(config, federation=dataclasses.replace(federation, num_clients=num_clients, **shrunk))
 
 
 def _as(cls: type[T], config: ExperimentConfig) -> T:

@@ -14,7 +14,7 @@ from fedpohcs.display import GridDisplay, ProgressDisplay
 from fedpohcs.errors import UserError, require
 from fedpohcs.experiment import check_names
 from fedpohcs.grid import available_cores, complete_run, local_launcher, read_progress, run_grid
-from fedpohcs.ray_backend import ray_launcher
+from fedpohcs.ray_backend import ray_cluster
 from fedpohcs.storage import check_free, is_run, read_config
 
 
@@ -47,12 +47,14 @@ def run_all(
     for folder in runs:
         if overwrite and is_run(folder):
             shutil.rmtree(folder)
-    launch, slots = ray_launcher() if backend == "ray" else (None, len(available_cores()))
-    slots = min(jobs or slots, len(runs))
-    if slots == 1 and launch is None:
+    if backend == "ray":
+        with ray_cluster() as (launch, cores), GridDisplay(runs, out) as display:
+            return run_grid(runs, launch, min(jobs or cores, len(runs)), display.show)
+    slots = min(jobs or len(available_cores()), len(runs))
+    if slots == 1:
         return _run_here(runs)
     with GridDisplay(runs, out) as display:
-        run_grid(runs, launch or local_launcher(slots), slots, display.show)
+        run_grid(runs, local_launcher(slots), slots, display.show)
 
 
 def _run_here(runs: Mapping[Path, ExperimentConfig]) -> None:

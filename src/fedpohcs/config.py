@@ -57,14 +57,17 @@ class FederationConfig:
     aggregator: str = "parameter-mean"
     """How updates become one policy: parameter-mean, or policy-mean for tabular policies."""
     evaluation_episodes: int = 10
-    """Episodes of every client after every round."""
+    """Episodes of every client in an evaluation."""
+    evaluation_every: int = 1
+    """Evaluate after every so many rounds."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
 
     def __post_init__(self) -> None:
         _check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
-        _require_positive("federation.", self, "num_clients", "num_selected", "evaluation_episodes")
+        _require_positive("federation.", self, "num_clients", "num_selected")
+        _require_positive("federation.", self, "evaluation_episodes", "evaluation_every")
         require(
             k <= d,
             "federation.num_selected",
@@ -163,10 +166,15 @@ class ModellingConfig:
 
     history_rounds: int = 5
     """Evaluation episodes of so many past rounds are modelled."""
+    episodes: int | None = None
+    """Episodes that those who are asked play for their tables alone. None: those of the evaluation serve."""
     steps_per_episode: int | None = None
     """Model only so many first steps of an episode. None: all."""
     observation_cell: float = 0.1
     """Width of a state cell, in units of the filtered observation."""
+    discretiser: str | None = None
+    """Cells of your own in place of `observation_cell`: module:function from observations [n, obs], unfiltered, to
+    integers [n] or [n, k]."""
     action_cell: float = 0.1
     """Width of an action cell. Discrete actions are their own cells."""
     clip_actions: bool = False
@@ -189,8 +197,28 @@ class ModellingConfig:
     def __post_init__(self) -> None:
         _check_kinds("modelling.", self)
         _require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
-        if self.steps_per_episode is not None:
-            _require_positive("modelling.", self, "steps_per_episode")
+        for name in ("episodes", "steps_per_episode"):
+            if getattr(self, name) is not None:
+                _require_positive("modelling.", self, name)
+
+
+@dataclass(frozen=True)
+class TrafficConfig:
+    """The world `hongkong`. The paper leaves all of this open."""
+
+    horizon: int = 500
+    """Steps of a tenth of a second in an episode."""
+    reward: Literal["network", "ego"] = "network"
+    """How close to the target speed all vehicles drive, or the learning one alone."""
+    safety: Literal["flow", "longitudinal", "none"] = "flow"
+    """What SUMO still does for the learning vehicle: keep its distance, give way and stop at red lights; only keep its
+    distance; or nothing, so that it can crash."""
+    networks: str = ""
+    """Folder made by `fedpohcs osm build`, whose networks replace synthetic areas of the same name."""
+
+    def __post_init__(self) -> None:
+        _check_kinds("traffic.", self)
+        _require_positive("traffic.", self, "horizon")
 
 
 @dataclass(frozen=True)
@@ -238,6 +266,8 @@ class ExperimentConfig:
     world: str = "mountain-cars"
     level: str = "medium"
     """Level of heterogeneity; every world names its own."""
+    env: str | None = None
+    """What the world `gym` is made of: a registered Gymnasium id, or module:function that makes a client's own."""
     selector: str = "fedpohcs"
     """How the clients that train are chosen; see `fedpohcs list`."""
     rounds: int = 150
@@ -253,6 +283,7 @@ class ExperimentConfig:
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
+    traffic: TrafficConfig = field(default_factory=TrafficConfig)
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
 
     def __post_init__(self) -> None:

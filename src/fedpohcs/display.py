@@ -158,6 +158,8 @@ class GridDisplay:
 def describe_returns(record: RoundRecord) -> str:
     """Mean return and worst client; ids count from 1 as in the paper."""
     returns = record.evaluation.mean_return
+    if not len(returns):
+        return "not evaluated"
     worst = int(np.argmin(returns))
     client = int(record.evaluation.client[worst]) + 1
     return f"mean return {np.mean(returns):.1f}  worst {returns[worst]:.1f} (client {client})"

@@ -1,6 +1,7 @@
 """A whole run: rounds in a row, each handed to whoever watches or stores it."""
 
 import importlib.util
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 from fedpohcs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.config import ExperimentConfig, to_dict
-from fedpohcs.envs import world_class, world_levels
+from fedpohcs.envs import make_world, world_class, world_levels
+from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import require, require_known
+from fedpohcs.plugins import register_plugins
 from fedpohcs.selection import SELECTORS
 from fedpohcs.storage import RunFolder
 from fedpohcs.types import Params, RoundRecord, ServerState
@@ -40,8 +43,9 @@ class History(NamedTuple):
 
     @property
     def mean_returns(self) -> list[float]:
-        """Mean return over all clients, by round; round 0 comes before training."""
-        return [float(record.evaluation.mean_return.mean()) for record in self.records]
+        """Mean return over all clients, by round; round 0 comes before training. NaN where nobody was evaluated."""
+        returns = [record.evaluation.mean_return for record in self.records]
+        return [float(some.mean()) if len(some) else math.nan for some in returns]
 
 
 class Saved(NamedTuple):
@@ -56,7 +60,7 @@ class Training:
 
     def __init__(self, config: ExperimentConfig, saved: Saved | None = None) -> None:
         """Build clients and server anew, or from what was saved."""
-        from fedpohcs.execution.in_process import InProcessExecutor
+        from fedpohcs.execution import make_executor
 
         self.config = config
         self.selector = SELECTORS[config.selector]()
@@ -68,12 +72,12 @@ class Training:
         snapshot = saved.clients if saved else None
         self.executor: Any
         if config.privacy == "none":
-            self.executor = InProcessExecutor(config, record=record, snapshot=snapshot)
+            self.executor = make_executor(config, record=record, snapshot=snapshot)
         else:
             from fedpohcs.execution.private import PrivateExecutor
             from fedpohcs.rounds import client_weight
 
-            within = InProcessExecutor(config, record=record, snapshot=snapshot and snapshot.clients)
+            within = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
             self.executor = PrivateExecutor(within, config, client_weight(config.federation), snapshot)
         self.is_new = saved is None
         self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
@@ -157,7 +161,7 @@ def _continue_training(folder: RunFolder) -> Training:
     """Where the newest sound checkpoint leaves off; from the start if none was written."""
     configure_jax(folder.config.groups)
     # The types a checkpoint names must be loaded before it is read.
-    import fedpohcs.execution.in_process
+    import fedpohcs.execution.clients
     import fedpohcs.heterogeneity.prediction
 
     if folder.config.privacy != "none":
@@ -189,6 +193,7 @@ def _run_all(
     finally:
         for observer in observers:
             observer.on_finish()
+        training.executor.close()
         if writer is not None:
             writer.close()
     if folder is not None:
@@ -213,8 +218,14 @@ def check_names(config: ExperimentConfig) -> None:
     """
     from fedpohcs.aggregation import AGGREGATORS
 
+    register_plugins()
     require_known("selector", config.selector, SELECTORS)
     require_known("level", config.level, world_levels(config.world))
+    world = world_class(config.world)
+    if issubclass(world, HostWorld):
+        world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
+    if config.env is not None:
+        require(config.world == "gym", "env", config.env, f"is for the world 'gym', not for {config.world!r}")
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     if config.privacy != "none":
@@ -222,7 +233,7 @@ def check_names(config: ExperimentConfig) -> None:
     if federation.aggregator == "policy-mean":
         from fedpohcs.envs.base import DiscreteActions
 
-        tabular = isinstance(world_class(config.world).actions, DiscreteActions) and not config.learner.hidden_sizes
+        tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
 

@@ -15,7 +15,9 @@ from fedpohcs.types import RoundRecord
 def round_scalars(record: RoundRecord) -> dict[str, float]:
     """What a tracking tool draws, by name."""
     returns = record.evaluation.mean_return
-    scalars = {"return/mean": returns.mean(), "return/worst": returns.min(), "return/best": returns.max()}
+    scalars = {}
+    if len(returns):
+        scalars |= {"return/mean": returns.mean(), "return/worst": returns.min(), "return/best": returns.max()}
     scalars |= {f"training/{name}": np.mean(values) for name, values in record.updates_info.items() if len(values)}
     scalars |= {f"selection/{name}": np.mean(values) for name, values in record.selection.scores.items() if len(values)}
     scalars |= {f"seconds/{phase}": seconds for phase, seconds in record.seconds.items()}

@@ -33,6 +33,8 @@ class TrainOptions:
     """`fedpohcs train`."""
 
     config: Annotated[RunSettings, arg(name="")]
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
     """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
     config_file: Annotated[Path | None, arg(name="config")] = None
@@ -66,6 +68,8 @@ class CompareOptions:
     config: Annotated[SharedSettings, arg(name="")]
     out: Path
     """Folder for the runs, the table, the figures and the report."""
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     selectors: str = "fedavg,power-of-choice,gradient-norm,fedpohcs"
     """Names, joined by commas; see `fedpohcs list`."""
     seeds: str = "0,1,2"

@@ -42,7 +42,7 @@ def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy:
     from fedpohcs.envs import make_world
     from fedpohcs.envs.base import TracedWorld
 
-    world = make_world(config.world, config.level, num_clients)
+    world = make_world(config)
     if not isinstance(world, TracedWorld):
         raise UserError(f"run (={str(run)!r}) cannot be played: {config.world} is not a world of pure functions.")
     own = jax.tree.map(lambda x: x[client], world.population)

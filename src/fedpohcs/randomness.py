@@ -20,7 +20,8 @@ class Purpose(IntEnum):
     EVALUATION = 5
     WARM_UP = 6
     GRADIENT_SAMPLE = 7
-    PRIVACY_NOISE = 8
+    MODELLING = 8
+    PRIVACY_NOISE = 9
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

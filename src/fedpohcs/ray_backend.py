@@ -1,6 +1,9 @@
 """A grid of runs on a Ray cluster whose machines share a disk. Extra: ray."""
 
 import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +40,18 @@ def _task(folder: str, config: dict[str, Any]) -> str:
     return ""
 
 
-def ray_launcher() -> tuple[Launch, int]:
-    """Starts tasks on the cluster that RAY_ADDRESS names, or on one of this machine; and how many cores it has."""
+@contextmanager
+def ray_cluster() -> Iterator[tuple[Launch, int]]:
+    """Starts runs on the cluster that RAY_ADDRESS names, or on one of this machine; and how many cores it has."""
     try:
         import ray
     except ImportError as error:
         raise UserError("backend (='ray') needs the extra ray. Install it: pip install 'fedpohcs[ray]'.") from error
-    if not ray.is_initialized():
-        ray.init(logging_level=logging.WARNING, log_to_driver=False, include_dashboard=False)
-    slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    return lambda folder, config, slot: RayJob(ray, folder, config), slots
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # what Ray starts does not use our JAX
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    try:
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        yield lambda folder, config, slot: RayJob(ray, folder, config), max(1, cores)
+    finally:
+        ray.shutdown()

@@ -15,11 +15,14 @@ from fedpohcs.types import (
     CandidateMetrics,
     ClientIds,
     ClientUpdates,
+    Evaluation,
     RoundRecord,
     ServerState,
     Vector,
     WeightedAdvantage,
 )
+
+NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
 
 
 def run_round(
@@ -39,7 +42,9 @@ def run_round(
         weight = update_weight(updates, question.weight, federation)
         params, rejected = aggregate(state.params, updates, weight, AGGREGATORS[federation.aggregator])
     with clock.phase("evaluate"):
-        evaluation = executor.evaluate(params, state.round + 1, np.arange(executor.num_clients))
+        due = (state.round + 1) % federation.evaluation_every == 0
+        everyone = np.arange(executor.num_clients)
+        evaluation = executor.evaluate(params, state.round + 1, everyone) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
@@ -80,8 +85,10 @@ def client_weight(federation: FederationConfig) -> Vector:
 
 
 def update_weight(updates: ClientUpdates, weight: Vector, federation: FederationConfig) -> Vector:
-    """How much each update counts: by the steps behind it, or by q_n."""
-    return updates.steps.astype(float) if federation.update_weights == "steps" else weight[updates.client]
+    """How much each update counts: by the steps behind it, or by q_n; nothing if there are no steps behind it."""
+    if federation.update_weights == "steps":
+        return updates.steps.astype(float)
+    return np.where(updates.steps > 0, weight[updates.client], 0.0)
 
 
 def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:

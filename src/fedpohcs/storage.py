@@ -224,15 +224,9 @@ def _cell(value: object) -> str:
 
 
 def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
-    returns = np.asarray(record.evaluation.mean_return, float)
-    weights = np.asarray(config.federation.client_weights or np.ones(config.federation.num_clients))
-    weights = weights[record.evaluation.client]
     return [
         int(record.round),
-        returns.mean(),
-        returns.min(),
-        returns.max(),
-        returns @ weights / weights.sum(),
+        *_return_cells(record, config),
         int(np.sum(record.train_steps)),
         int(np.sum(record.evaluation.steps)),
         len(record.rejected),
@@ -241,13 +235,24 @@ def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
     ]
 
 
+def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
+    """Mean, least, largest and weighted return; not numbers where nobody was evaluated."""
+    returns = np.asarray(record.evaluation.mean_return, float)
+    if not len(returns):
+        return [np.nan] * 4
+    weights = np.asarray(config.federation.client_weights or np.ones(config.federation.num_clients))
+    weights = weights[record.evaluation.client]
+    return [returns.mean(), returns.min(), returns.max(), returns @ weights / weights.sum()]
+
+
 def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
+    returns = record.evaluation.mean_return
     tables = (
         ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values(), **record.asked_costs}),
         ("candidate", record.candidates, record.selection.scores),
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
-        ("evaluated", record.evaluation.client, {"mean_return": record.evaluation.mean_return}),
+        ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
     )
     for role, clients, metrics in tables:
         for metric, values in metrics.items():
@@ -352,7 +357,14 @@ def load_run(path: Path) -> Run:
     num_rounds = len(rounds["round"])
     if num_rounds == 0:
         raise UserError(f"run (={str(path)!r}) holds no rounds yet.")
-    return Run(path, config, origin, rounds, _until(clients, num_rounds), _until(timings, num_rounds))
+    return Run(path, config, origin, _filled(rounds), _until(clients, num_rounds), _until(timings, num_rounds))
+
+
+def _filled(rounds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Rounds after which nobody was evaluated show the returns of the evaluation before."""
+    evaluated = ~np.isnan(rounds["mean_return"])
+    latest = np.maximum.accumulate(np.where(evaluated, np.arange(len(evaluated)), 0))
+    return {name: column[latest] if name.endswith("_return") else column for name, column in rounds.items()}
 
 
 def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray[Any]]:

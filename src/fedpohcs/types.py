@@ -26,6 +26,7 @@ class Steps(NamedTuple):
     reward: NDArray[np.floating]  # [n]
     last: NDArray[np.bool_]  # [n] the episode ends with this step
     advantage: NDArray[np.floating] | None = None  # [n] GAE samples, only where the metric asks for them
+    cell: NDArray[np.integer] | None = None  # [n, ...] state cells of a user's own; None: those of the observation
 
 
 class WeightedAdvantage(NamedTuple):
@@ -69,6 +70,7 @@ class Evaluation(NamedTuple):
     client: ClientIds  # [n]
     mean_return: Vector  # [n]
     steps: NDArray[np.int64]  # [n]
+    info: Mapping[str, Vector] = {}  # each [n]
 
 
 class ServerState(NamedTuple):

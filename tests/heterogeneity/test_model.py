@@ -163,3 +163,12 @@ def test_client_without_steps_has_an_empty_table():
     table = weighted_advantage_table(empty, standard_normal, ModellingConfig(missing="predicted"), 0.99)
     assert len(table.pair) == len(table.value) == 0
     assert table.fill is None
+
+
+def test_cells_of_ones_own_replace_those_of_the_observation_and_lie_where_it_was_seen() -> None:
+    observation = np.array([[0.0, 9.0], [1.0, 5.0], [0.2, 7.0], [5.0, 5.0]], np.float32)
+    steps = Steps(observation, np.zeros(4, np.int64), np.ones(4), np.zeros(4, bool), cell=np.array([3, 8, 3, 8]))
+    model = build_model(first_steps(steps, None), ModellingConfig(observation_cell=0.1))
+    assert model.step_state.tolist() == [0, 1, 0, 1]
+    np.testing.assert_allclose(model.state_centre, [[0.1, 8.0], [3.0, 5.0]], rtol=1e-6)
+    assert len(build_model(first_steps(steps, 2), ModellingConfig()).step_state) == 2

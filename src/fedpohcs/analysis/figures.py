@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.errors import UserError
 from fedpohcs.storage import LAST_ROUNDS
@@ -42,6 +43,8 @@ def return_by_round(groups: Sequence[Group]) -> Figure:
         for axis, ((world, level), members) in zip(axes, panels.items(), strict=True):
             for group in members:
                 _draw_curve(axis, group, labels.index(group.label))
+            if reference := reference_of(members[0].runs[0].config):
+                axis.axhline(reference.mean_return.mean(), color="0.45", linewidth=1.2, label=reference.label)
             axis.set(title=f"{world}, {level} heterogeneity", xlabel="round")
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.margins(x=0.01)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpohcs.analysis.communication import phase_one, traffic
 from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.statistics import (
     Interval,
     Reached,
@@ -172,6 +173,7 @@ def statistics_tables(
         tables.append(_means_table(f"{place}, {_count_seeds(members)}", members, scope))
         if scope.thresholds:
             tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
+        tables += reference_table(members)
         if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
             tables.append(costs)
         base = _find_reference(members, reference)
@@ -183,6 +185,22 @@ def statistics_tables(
                 _differences_table(f"difference to {base.label}, paired by seed ({place})", members, base, scope)
             )
     return tables
+
+
+def reference_table(groups: Sequence[Group]) -> list[Table]:
+    """What each client returned at the end, beside the world's stored reference; nothing where there is none."""
+    reference = reference_of(groups[0].runs[0].config)
+    if reference is None:
+        return []
+    names = (*reference.clients, "mean")
+    finals = [np.array([[*run.final_returns, run.final_returns.mean()] for run in group.runs]) for group in groups]
+    known = [*reference.mean_return, reference.mean_return.mean()]
+    rows = [
+        (name, *(_show_interval(mean_interval(final[:, row]), 1) for final in finals), _decimal(known[row], 1))
+        for row, name in enumerate(names)
+    ]
+    headers = ("", *(group.label for group in groups), reference.label)
+    return [Table(f"mean return of each client, last {LAST_ROUNDS} rounds", headers, tuple(rows))]
 
 
 def timings_table(groups: Sequence[Group]) -> Table:

@@ -3,10 +3,16 @@
 import importlib
 from typing import Any
 
+from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import require_known
 
 WORLDS = {
     "mountain-cars": "fedpohcs.envs.mountain_car:MountainCars",
+    "hoppers": "fedpohcs.envs.mujoco:Hoppers",
+    "half-cheetahs": "fedpohcs.envs.mujoco:HalfCheetahs",
+    "walkers": "fedpohcs.envs.mujoco:Walkers",
+    "hongkong": "fedpohcs.envs.hongkong.world:HongKong",
+    "gym": "fedpohcs.envs.gym:GymWorld",
     "tabular": "fedpohcs.envs.tabular:TabularWorlds",
 }
 
@@ -23,7 +29,7 @@ def world_levels(name: str) -> tuple[str, ...]:
     return tuple(world_class(name).levels)
 
 
-def make_world(name: str, level: str, num_clients: int) -> Any:
-    """A population of `num_clients` at the given level of heterogeneity."""
-    require_known("level", level, world_levels(name))
-    return world_class(name)(level, num_clients)
+def make_world(config: ExperimentConfig) -> Any:
+    """The population that an experiment is about."""
+    require_known("level", config.level, world_levels(config.world))
+    return world_class(config.world).from_config(config)

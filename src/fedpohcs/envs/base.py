@@ -1,9 +1,14 @@
-"""What a traced world provides: physics as pure functions of a client's parameters, and the population itself."""
+"""What every world tells of itself, and what a traced one provides: physics as pure functions, and the population."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import jax
+if TYPE_CHECKING:
+    import jax
+
+    from fedpohcs.config import ExperimentConfig
 
 EnvParams = Any  # a pytree; with a leading client axis it is a population
 EnvState = Any
@@ -32,17 +37,29 @@ class Transition(NamedTuple):
     terminated: jax.Array
 
 
-class TracedWorld(ABC):
+class World(ABC):
+    """A population of clients whose environments differ but look the same to a policy."""
+
+    levels: ClassVar[tuple[str, ...]]
+    observation_size: int
+    actions: ContinuousActions | DiscreteActions
+    horizon: int
+    """Steps after which an episode is cut."""
+
+    @classmethod
+    def from_config(cls, config: ExperimentConfig) -> Any:
+        """The world of an experiment. A world with settings of its own reads them here."""
+        make: Any = cls
+        return make(config.level, config.federation.num_clients)
+
+
+class TracedWorld(World):
     """A Markov decision process whose physics is an argument, and N clients as one pytree of arguments.
 
     Randomness comes in as uniform numbers in [0, 1): the caller draws those of a whole rollout at once. Worlds of one
     class are equal, because they differ in their population alone, and that is data: compiled programs serve them all.
     """
 
-    levels: ClassVar[tuple[str, ...]]
-    observation_size: ClassVar[int]
-    actions: ClassVar[ContinuousActions | DiscreteActions]
-    horizon: ClassVar[int]
     reset_noise: ClassVar[int]
     step_noise: ClassVar[int]
     population: EnvParams

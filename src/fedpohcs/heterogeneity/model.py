@@ -11,6 +11,7 @@ from fedpohcs.config import ModellingConfig
 from fedpohcs.errors import UserError
 from fedpohcs.heterogeneity.cells import Keys, centres_of, keys_of, number_by_first_visit
 from fedpohcs.heterogeneity.sparse import SparseRows, merge_steps
+from fedpohcs.learners.trajectory import position_in_episode
 from fedpohcs.types import Steps, Vector
 
 Policy = Callable[[NDArray[np.float32]], Any]  # centres of states [S, obs] -> a Distribution of NumPy arrays
@@ -40,7 +41,7 @@ class TabularModel(NamedTuple):
 
 def build_model(steps: Steps, config: ModellingConfig) -> TabularModel:
     """Puts the steps into cells and counts. The steps must have been cut by `first_steps` already."""
-    step_state_key = keys_of(steps.observation, config.observation_cell)
+    step_state_key = keys_of(steps.observation if steps.cell is None else steps.cell, config.observation_cell)
     step_pair_key = keys_of(steps.action, config.action_cell, step_state_key)
     step_state, state_first = number_by_first_visit(step_state_key)
     step_pair, pair_first = _number_ascending(step_pair_key)
@@ -51,7 +52,7 @@ def build_model(steps: Steps, config: ModellingConfig) -> TabularModel:
         successor=_successors(step_state, steps.last, opening, config.episode_end),
         reward=steps.reward.astype(np.float64),
         state_key=step_state_key[state_first],
-        state_centre=centres_of(steps.observation[state_first], config.observation_cell).astype(np.float32),
+        state_centre=_state_centres(steps, step_state, state_first, config.observation_cell),
         start=np.bincount(step_state[opening], minlength=len(state_first)) / opening.sum(),
         pair_key=step_pair_key[pair_first],
         pair_state=step_state[pair_first],
@@ -60,23 +61,27 @@ def build_model(steps: Steps, config: ModellingConfig) -> TabularModel:
     )
 
 
+def _state_centres(
+    steps: Steps, step_state: NDArray[np.int32], state_first: NDArray[np.int64], width: float
+) -> NDArray[np.float32]:
+    """The middle of each cell; of a user's own, whose edges are not known, the mean of what was seen in it."""
+    if steps.cell is None:
+        return centres_of(steps.observation[state_first], width).astype(np.float32)
+    columns = steps.observation.astype(np.float64).T
+    totals = np.stack([_sum_by_group(step_state, np.ascontiguousarray(x), len(state_first)) for x in columns], axis=1)
+    return (totals / np.bincount(step_state)[:, None]).astype(np.float32)
+
+
 def first_steps(steps: Steps, steps_per_episode: int | None) -> Steps:
     """Only so many first steps of each episode (None: all); whatever step now comes last in its episode is its last."""
     last = np.array(steps.last, bool)
     last[-1:] = True
     if steps_per_episode is not None:
-        index = np.arange(len(last))
-        opening = np.concatenate(([True], last[:-1]))[: len(last)]
-        position = index - np.maximum.accumulate(np.where(opening, index, 0))
+        position = position_in_episode(last)
         keep = position < steps_per_episode
         last = (last | (position == steps_per_episode - 1))[keep]
-        steps = Steps(
-            steps.observation[keep],
-            steps.action[keep],
-            steps.reward[keep],
-            last,
-            None if steps.advantage is None else steps.advantage[keep],
-        )
+        kept: Any = [None if values is None else values[keep] for values in steps]
+        steps = Steps(*kept)
     return steps._replace(last=last)
 
 

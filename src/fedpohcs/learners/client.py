@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from fedpohcs.config import LearnerConfig
-from fedpohcs.envs.base import EnvParams, TracedWorld
+from fedpohcs.envs.base import EnvParams
 from fedpohcs.learners.distributions import Categorical, Gaussian
 from fedpohcs.learners.filters import Filters, filter_observation, init_filters, update_moments
 from fedpohcs.learners.networks import AgentParams, action_distribution, init_agent
@@ -28,14 +28,8 @@ from fedpohcs.learners.ppo import (
     update,
     valid_first,
 )
-from fedpohcs.learners.rollout import (
-    CLIENT_AXIS,
-    Noise,
-    Trajectory,
-    collect_episodes,
-    draw_noise,
-    rollout_length,
-)
+from fedpohcs.learners.rollout import CLIENT_AXIS, Noise, collect_episodes, draw_noise, rollout_length
+from fedpohcs.learners.trajectory import Trajectory
 from fedpohcs.types import AnyArray
 
 GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
@@ -57,14 +51,31 @@ class Own(NamedTuple):
     filters: Filters
 
 
+class Learning(NamedTuple):
+    """Where clients stand between two local iterations."""
+
+    params: AgentParams
+    filters: Filters
+    optimisers: OptimiserState
+
+
+class Learned(NamedTuple):
+    """The outcome of one local iteration."""
+
+    now: Learning
+    steps: AnyArray
+    info: UpdateInfo
+
+
 class Trained(NamedTuple):
     """The outcome of local training."""
 
     params: AgentParams
     filters: Filters
     optimisers: OptimiserState
-    steps: jax.Array
+    steps: AnyArray
     info: UpdateInfo  # of the last local iteration
+    num_lost: AnyArray | None = None  # episodes given up; None where that cannot happen
 
 
 class Evaluated(NamedTuple):
@@ -73,14 +84,18 @@ class Evaluated(NamedTuple):
     mean_return: AnyArray
     steps: AnyArray
     filters: Filters
-    trajectory: Trajectory  # [T, C, E]
+    trajectory: Trajectory | None  # [T, C, E]; None once it is put away
+    num_lost: AnyArray | None = None  # episodes given up; None where that cannot happen
 
 
 @dataclass(frozen=True)
 class Learner:
-    """PPO in a traced world. Learners that compare equal share their compiled programs."""
+    """PPO in a world. Learners that compare equal share their compiled programs.
 
-    world: TracedWorld
+    `evaluate` and `train` need a traced world; `learn` is the part of training that every world shares.
+    """
+
+    world: Any  # TracedWorld, or any World for what plays no episodes
     config: LearnerConfig
     evaluation_episodes: int
 
@@ -119,13 +134,18 @@ class Learner:
         trajectory = self._play(shared, own, self.evaluation_episodes)
         total = jnp.where(trajectory.valid, trajectory.reward, 0.0).sum(axis=(0, 2))
         steps = trajectory.valid.sum(axis=(0, 2))
-        filters = jax.vmap(self._updated, in_axes=(0, 1))(own.filters, trajectory)
+        filters = jax.vmap(self.updated_filters, in_axes=(0, 1))(own.filters, trajectory)
         return Evaluated(total / self.evaluation_episodes, steps, filters, trajectory)
 
     def train(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:
         """I local iterations of collecting and updating, one compiled program. Paper: Alg. 3, l. 11."""
         one = jax.vmap(self._train_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(shared, own, optimisers, shuffles)
+
+    def learn(self, schedule: Schedule, now: Learning, trajectory: Trajectory, shuffle: jax.Array) -> Learned:
+        """One local iteration on episodes that somebody else collected, [C, T, E]."""
+        one = jax.vmap(self._learn_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
+        return one(schedule, now, trajectory, shuffle)
 
     def gradient_norms(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
         """How strongly each client would pull at the policy: see `_gradient_norm`."""
@@ -168,8 +188,11 @@ class Learner:
     def _filtered(self, filters: Filters, observation: jax.Array) -> jax.Array:
         return filter_observation(filters, observation, self.config.observation_limit)
 
-    def _updated(self, filters: Filters, trajectory: Trajectory) -> Filters:
-        """The filters of one client after what it has seen; one that is switched off never learns anything."""
+    def updated_filters(self, filters: Filters, trajectory: Trajectory) -> Filters:
+        """The filters of one client after what it has seen; one that is switched off never learns anything.
+
+        NumPy or JAX, as the trajectory is.
+        """
         observation, reward = filters
         if self.config.filter_observations:
             observation = update_moments(observation, trajectory.observation, trajectory.valid)
@@ -181,7 +204,7 @@ class Learner:
         config = self.config
 
         def iterate(carry: Any, inputs: Any) -> Any:
-            params, filters, optimisers = carry
+            params, filters, _ = carry
             key, shuffle = inputs
             noise = draw_noise(key, self.world, 1, config.steps_per_iteration)
             env = jax.tree.map(lambda x: x[None], own.env)
@@ -197,14 +220,19 @@ class Learner:
                 config.steps_per_iteration,
                 record_next=config.bootstrap_at_time_limit,
             )
-            batch = make_batch(config, params, filters, trajectory)
-            params, optimisers, info = update(config, shared.schedule, params, optimisers, batch, shuffle)
-            return (params, self._updated(filters, trajectory), optimisers), (batch.valid.sum(), info)
+            learned = self._learn_one(shared.schedule, carry, trajectory, shuffle)
+            return learned.now, (learned.steps, learned.info)
 
         keys = jax.random.split(jax.random.fold_in(shared.key, own.client), config.local_iterations)
-        carry = (shared.params, own.filters, optimisers)
-        (params, filters, optimisers), (steps, info) = jax.lax.scan(iterate, carry, (keys, shuffles))
-        return Trained(params, filters, optimisers, steps.sum(), jax.tree.map(lambda x: x[-1], info))
+        start = Learning(shared.params, own.filters, optimisers)
+        end, (steps, info) = jax.lax.scan(iterate, start, (keys, shuffles))
+        return Trained(*end, steps.sum(), jax.tree.map(lambda x: x[-1], info))
+
+    def _learn_one(self, schedule: Schedule, now: Learning, trajectory: Trajectory, shuffle: jax.Array) -> Learned:
+        batch = make_batch(self.config, now.params, now.filters, trajectory)
+        params, optimisers, info = update(self.config, schedule, now.params, now.optimisers, batch, shuffle)
+        filters = self.updated_filters(now.filters, trajectory)
+        return Learned(Learning(params, filters, optimisers), batch.valid.sum(), info)
 
     def _gradient_norm(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
         """Mean norm of the surrogate's gradient over a few minibatches of a recorded trajectory."""

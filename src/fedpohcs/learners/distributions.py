@@ -3,8 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
 Array = Any
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -18,7 +17,7 @@ class Gaussian(NamedTuple):
 
     def sample(self, noise: Array) -> Array:
         """The action that standard normal `noise` stands for."""
-        return self.mean + jnp.exp(self.log_std) * noise
+        return self.mean + self.mean.__array_namespace__().exp(self.log_std) * noise
 
     def log_prob(self, action: Array) -> Array:
         xp = self.mean.__array_namespace__()
@@ -30,8 +29,9 @@ class Gaussian(NamedTuple):
 
     def kl_to(self, other: "Gaussian") -> Array:
         """KL(self || other)."""
-        ratio = jnp.exp(2 * (self.log_std - other.log_std))
-        distance = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        xp = self.mean.__array_namespace__()
+        ratio = xp.exp(2 * (self.log_std - other.log_std))
+        distance = (self.mean - other.mean) * xp.exp(-other.log_std)
         return (other.log_std - self.log_std + 0.5 * (ratio + distance * distance - 1)).sum(-1)
 
 
@@ -42,7 +42,7 @@ class Categorical(NamedTuple):
 
     def sample(self, noise: Array) -> Array:
         """The action that standard Gumbel `noise` stands for."""
-        return jnp.argmax(self.logits + noise, axis=-1)
+        return self.logits.__array_namespace__().argmax(self.logits + noise, axis=-1)
 
     def log_prob(self, action: Array) -> Array:
         xp = self.logits.__array_namespace__()
@@ -52,13 +52,19 @@ class Categorical(NamedTuple):
         return xp.take_along_axis(logits, index, axis=-1)[..., 0]
 
     def entropy(self) -> Array:
-        return -(jnp.exp(self.logits) * self.logits).sum(-1)
+        return -(self.logits.__array_namespace__().exp(self.logits) * self.logits).sum(-1)
 
     def kl_to(self, other: "Categorical") -> Array:
         """KL(self || other)."""
-        return (jnp.exp(self.logits) * (self.logits - other.logits)).sum(-1)
+        return (self.logits.__array_namespace__().exp(self.logits) * (self.logits - other.logits)).sum(-1)
 
 
 def categorical(unnormalised: Array) -> Categorical:
     """The distribution whose log-probabilities are the given numbers up to a constant."""
-    return Categorical(jax.nn.log_softmax(unnormalised))
+    if isinstance(unnormalised, np.ndarray):
+        from scipy.special import log_softmax
+
+        return Categorical(log_softmax(unnormalised, axis=-1))
+    from jax.nn import log_softmax
+
+    return Categorical(log_softmax(unnormalised))

@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+from fedpohcs.types import AnyArray
 
 SMALLEST_STD = 1e-6
 
@@ -12,9 +12,9 @@ SMALLEST_STD = 1e-6
 class Moments(NamedTuple):
     """How many numbers of a stream were seen, their mean and their sum of squared deviations."""
 
-    seen: jax.Array
-    mean: jax.Array
-    squares: jax.Array
+    seen: AnyArray
+    mean: AnyArray
+    squares: AnyArray
 
 
 class Filters(NamedTuple):
@@ -26,7 +26,7 @@ class Filters(NamedTuple):
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
     """Statistics of nothing."""
-    return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+    return Moments(np.zeros((), np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
 
 def init_filters(observation_size: int) -> Filters:
@@ -34,20 +34,21 @@ def init_filters(observation_size: int) -> Filters:
     return Filters(no_moments((observation_size,)), no_moments(()))
 
 
-def update_moments(moments: Moments, values: jax.Array, valid: jax.Array) -> Moments:
-    """Merge the valid entries of a batch into the statistics (Chan's parallel update)."""
+def update_moments(moments: Moments, values: AnyArray, valid: AnyArray) -> Moments:
+    """Merge the valid entries of a batch into the statistics (Chan's parallel update). NumPy or JAX, as they are."""
+    xp = values.__array_namespace__()
     weight = valid.reshape(valid.shape + (1,) * (values.ndim - valid.ndim)).astype(values.dtype)
     axes = tuple(range(valid.ndim))
     added = valid.sum().astype(values.dtype)
-    mean = (values * weight).sum(axes) / jnp.maximum(added, 1.0)
+    mean = (values * weight).sum(axes) / xp.maximum(added, 1.0)
     squares = (weight * (values - mean) ** 2).sum(axes)
     seen = moments.seen + added
-    share = added / jnp.maximum(seen, 1.0)
+    share = added / xp.maximum(seen, 1.0)
     shift = mean - moments.mean
     return Moments(seen, moments.mean + shift * share, moments.squares + squares + shift**2 * moments.seen * share)
 
 
-def _std(moments: Moments, xp: Any) -> Any:
+def standard_deviation(moments: Moments, xp: Any) -> Any:
     """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
     std = xp.sqrt(moments.squares / xp.maximum(moments.seen, 1.0))
     return xp.where(std > SMALLEST_STD, std, 1.0)
@@ -64,10 +65,10 @@ def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
     """z-score, clipped. NumPy or JAX, as the observation is."""
     xp = observation.__array_namespace__()
     moments = filters.observation
-    return xp.clip((observation - moments.mean) / _std(moments, xp), -clip, clip)
+    return xp.clip((observation - moments.mean) / standard_deviation(moments, xp), -clip, clip)
 
 
 def filter_reward(filters: Filters, reward: Any, clip: float) -> Any:
     """Divide by the standard deviation, clipped. Not centred: the sign of a reward is kept."""
     xp = reward.__array_namespace__()
-    return xp.clip(reward / _std(filters.reward, xp), -clip, clip)
+    return xp.clip(reward / standard_deviation(filters.reward, xp), -clip, clip)

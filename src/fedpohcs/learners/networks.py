@@ -1,28 +1,29 @@
-"""Policy and critic: tanh perceptrons as plain pytrees, and the distribution a policy gives."""
+"""Policy and critic: tanh perceptrons as plain pytrees, and the distribution a policy gives.
+
+What acts takes NumPy arrays as well as JAX's, and does not load JAX.
+"""
 
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from fedpohcs.envs.base import ContinuousActions, DiscreteActions
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
+from fedpohcs.types import AnyArray
 
 
 class Dense(NamedTuple):
     """One affine layer."""
 
-    kernel: jax.Array
-    bias: jax.Array
+    kernel: AnyArray
+    bias: AnyArray
 
 
 class PolicyParams(NamedTuple):
     """Layers of the policy; `log_std` is empty for discrete actions."""
 
     layers: tuple[Dense, ...]
-    log_std: jax.Array
+    log_std: AnyArray
 
 
 class AgentParams(NamedTuple):
@@ -30,32 +31,39 @@ class AgentParams(NamedTuple):
 
     policy: PolicyParams
     critic: tuple[Dense, ...]
-    kl_coefficient: jax.Array
+    kl_coefficient: AnyArray
 
 
-def init_layers(key: jax.Array, sizes: Sequence[int]) -> tuple[Dense, ...]:
+def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
     """Glorot-normal kernels, zero biases."""
+    import jax
+    import jax.numpy as jnp
+
     glorot = jax.nn.initializers.glorot_normal()
     keys = jax.random.split(key, len(sizes) - 1)
     shapes = itertools.pairwise(sizes)
     return tuple(Dense(glorot(k, shape), jnp.zeros(shape[1])) for k, shape in zip(keys, shapes, strict=True))
 
 
-def apply_layers(layers: tuple[Dense, ...], x: jax.Array) -> jax.Array:
+def apply_layers(layers: tuple[Dense, ...], x: AnyArray) -> AnyArray:
     """Tanh between layers, none after the last."""
+    xp = x.__array_namespace__()
     for layer in layers[:-1]:
-        x = jnp.tanh(x @ layer.kernel + layer.bias)
+        x = xp.tanh(x @ layer.kernel + layer.bias)
     return x @ layers[-1].kernel + layers[-1].bias
 
 
 def init_agent(
-    key: jax.Array,
+    key: AnyArray,
     observation_size: int,
     actions: ContinuousActions | DiscreteActions,
     hidden_sizes: Sequence[int],
     kl_coefficient: float,
 ) -> AgentParams:
     """Fresh weights. A Gaussian policy starts with standard deviation 1 everywhere."""
+    import jax
+    import jax.numpy as jnp
+
     key_policy, key_critic = jax.random.split(key)
     continuous = isinstance(actions, ContinuousActions)
     outputs = actions.size if isinstance(actions, ContinuousActions) else actions.num_choices
@@ -67,14 +75,14 @@ def init_agent(
     return AgentParams(policy, critic, jnp.asarray(kl_coefficient, jnp.float32))
 
 
-def action_distribution(policy: PolicyParams, observation: jax.Array) -> Gaussian | Categorical:
+def action_distribution(policy: PolicyParams, observation: AnyArray) -> Gaussian | Categorical:
     """pi(. | s) for a batch of filtered observations."""
     output = apply_layers(policy.layers, observation)
     if policy.log_std.size:
-        return Gaussian(output, jnp.broadcast_to(policy.log_std, output.shape))
+        return Gaussian(output, output.__array_namespace__().broadcast_to(policy.log_std, output.shape))
     return categorical(output)
 
 
-def state_value(critic: tuple[Dense, ...], observation: jax.Array) -> jax.Array:
+def state_value(critic: tuple[Dense, ...], observation: AnyArray) -> AnyArray:
     """V(s) for a batch of filtered observations."""
     return apply_layers(critic, observation)[..., 0]

@@ -1,13 +1,13 @@
 """Collecting whole episodes in a traced world, many side by side."""
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedpohcs.envs.base import ContinuousActions, EnvParams, TracedWorld
+from fedpohcs.envs.base import ContinuousActions, EnvParams, TracedWorld, World
+from fedpohcs.learners.trajectory import Status, Trajectory
 from fedpohcs.types import AnyArray
 
 CHUNK = 50  # steps between two looks at whether anyone still plays
@@ -21,38 +21,6 @@ def largest_of_clients(x: jax.Array) -> jax.Array:
     A loop whose length is the same for all of them needs no masking of its state at every turn.
     """
     return jax.lax.pmax(x, CLIENT_AXIS)
-
-
-class Status(IntEnum):
-    """What a recorded step is."""
-
-    PADDING = 0  # after the last episode of its lane
-    RUNNING = 1
-    TERMINATED = 2  # the last of its episode
-    TRUNCATED = 3  # the last before the time limit cut its episode
-
-
-class Trajectory(NamedTuple):
-    """Recorded steps: time comes first, then the lanes, which run side by side.
-
-    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write a step.
-    """
-
-    observation: AnyArray
-    action: AnyArray
-    reward: AnyArray
-    status: AnyArray  # of type Status
-    next_observation: AnyArray | None  # before any reset; recorded only where somebody reads it
-
-    @property
-    def valid(self) -> AnyArray:
-        """Whether the step is one, and not padding."""
-        return self.status != Status.PADDING
-
-    @property
-    def last(self) -> AnyArray:
-        """Whether an episode ends with the step."""
-        return self.status >= Status.TERMINATED
 
 
 class Noise(NamedTuple):
@@ -73,7 +41,7 @@ class _Lanes(NamedTuple):
     active: jax.Array  # [E] the lane still collects
 
 
-def rollout_length(world: TracedWorld, min_steps: int) -> int:
+def rollout_length(world: World, min_steps: int) -> int:
     """Steps for which a rollout has room: a last episode may start just before `min_steps` are exceeded."""
     return -(-(min_steps + world.horizon) // CHUNK) * CHUNK
 

@@ -1,0 +1,67 @@
+"""One drive, moment by moment, by whoever drives: a learned policy, or IDM."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpohcs.config import TrafficConfig
+from fedpohcs.envs.hongkong.networks import Network
+from fedpohcs.envs.hongkong.simulation import Traffic
+from fedpohcs.errors import UserError
+from fedpohcs.learners.networks import Dense, apply_layers
+from fedpohcs.storage import load_run
+
+STEPS_A_FRAME = 4
+Driver = Callable[[np.ndarray], np.ndarray]
+
+
+class Frame(NamedTuple):
+    """One moment of a drive; the ego vehicle comes first."""
+
+    vehicles: np.ndarray  # [11, 3]: east, north, heading in degrees
+    speeds: np.ndarray  # [11], m/s
+    total: float  # of rewards so far
+
+
+def record_drive(network: Network, config: TrafficConfig, seed: int, driver: Driver | None) -> list[Frame]:
+    """Every fourth step of an episode, and the last. Without a driver, IDM drives."""
+    traffic = Traffic(network, config)
+    try:
+        observation = traffic.reset(seed, idm_ego=driver is None)
+        frames, total, steps = [_frame(traffic, 0.0)], 0.0, 0
+        while True:
+            action = np.zeros(2) if driver is None else driver(observation)
+            observation, reward, terminated, truncated, _ = traffic.step(action)
+            total, steps = total + reward, steps + 1
+            ends = terminated or truncated
+            if ends or steps % STEPS_A_FRAME == 0:
+                frames.append(_frame(traffic, total))
+            if ends:
+                return frames
+    finally:
+        traffic.close()
+
+
+def _frame(traffic: Traffic, total: float) -> Frame:
+    return Frame(traffic.positions(), np.array(traffic.speeds), total)
+
+
+def load_driver(folder: Path) -> Driver:
+    """The most likely actions of the policy that a finished run has stored."""
+    run = load_run(folder)
+    if run.config.world != "hongkong":
+        raise UserError(f"run (={str(folder)!r}) must be one of the world hongkong, not {run.config.world}.")
+    if run.config.learner.filter_observations:
+        raise UserError(f"run (={str(folder)!r}) filters observations, and its filters are not stored.")
+    if not (folder / "policy.npz").is_file():
+        raise UserError(f"run (={str(folder)!r}) holds no policy: it is not finished.")
+    with np.load(folder / "policy.npz") as stored:
+        arrays = dict(stored)
+    prefix = "policy/layers"
+    count = sum(name.startswith(prefix) and name.endswith("kernel") for name in arrays)
+    layers = tuple(
+        Dense(arrays[f"{prefix}/{number}/kernel"], arrays[f"{prefix}/{number}/bias"]) for number in range(count)
+    )
+    return lambda observation: apply_layers(layers, observation)

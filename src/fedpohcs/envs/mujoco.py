@@ -1,0 +1,257 @@
+"""Gymnasium's MuJoCo worlds with a model parameter that differs from client to client, stepped by MuJoCo in batches.
+
+A family is a class of declarations: which of Gymnasium's models, which parameter of it over which range, and the
+numbers of Gymnasium's reward. `Hoppers` is the paper's (Sec. 5.1).
+"""
+
+import logging
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from fedpohcs.envs.base import ContinuousActions
+from fedpohcs.envs.host import Collector, HostWorld
+from fedpohcs.envs.lockstep import Lanes, LockstepCollector, Moved
+from fedpohcs.errors import UserError
+
+log = logging.getLogger("fedpohcs")
+
+LANES_PER_CLIENT = 16  # episodes that a client may play side by side
+
+
+class Parameter(NamedTuple):
+    """A number in a MuJoCo model: `Parameter("geom", "leg_geom", "size", 0)` is the radius of a capsule."""
+
+    kind: str  # of the element: geom, body, joint, actuator, option, ...
+    name: str  # of the element; empty for `option`
+    field: str
+    position: int | None = None  # within the field; None where that is a single number
+
+    def write(self, spec: Any, value: float) -> None:
+        """Put `value` into a model that is not compiled yet."""
+        element = spec.option if self.kind == "option" else getattr(spec, self.kind)(self.name)
+        if element is None:
+            raise UserError(f"the model has no {self.kind} {self.name!r}.")
+        if self.position is None:
+            setattr(element, self.field, value)
+        else:
+            getattr(element, self.field)[self.position] = value
+
+
+class MujocoWorld(HostWorld):
+    """N clients that differ in `parameters`, spread evenly over the range of the level, ascending with the id.
+
+    The reward is that of Gymnasium's walking worlds of version 5: forward speed, plus a bonus while healthy, minus a
+    cost of the action as the policy gave it, before it is clipped.
+    """
+
+    levels: ClassVar[tuple[str, ...]]
+    ranges: ClassVar[dict[str, tuple[float, float]]]
+    parameters: ClassVar[tuple[Parameter, ...]]
+    model_file: ClassVar[str]  # among the models that Gymnasium ships
+    horizon = 1000
+    frame_skip: ClassVar[int]
+    control_cost: ClassVar[float]
+    healthy_bonus: ClassVar[float] = 0.0
+    healthy_height: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    healthy_angle: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    healthy_state: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    unobserved_positions: ClassVar[int] = 1  # where on the track it is must not matter
+    largest_velocity: ClassVar[float] = math.inf  # observed velocities are clipped to this
+    start_noise: ClassVar[float]
+    start_velocity: ClassVar[Literal["uniform", "normal"]] = "uniform"
+
+    def __init_subclass__(cls) -> None:
+        if "ranges" in vars(cls):
+            cls.levels = tuple(cls.ranges)
+
+    def __init__(self, level: str, num_clients: int) -> None:
+        require_mujoco()
+        self.values = np.linspace(*self.ranges[level], num_clients)
+
+    def make_model(self, value: float) -> Any:
+        """The compiled model of a client whose parameter has this value."""
+        import mujoco
+
+        api: Any = mujoco  # made in C++, where no type checker finds its names
+        spec = api.MjSpec.from_file(str(gymnasium_models() / self.model_file))
+        for parameter in self.parameters:
+            parameter.write(spec, value)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what Gymnasium's files contain: nothing that a user could change
+                return spec.compile()
+        except ValueError as error:
+            names = ", ".join(f"{p.name or p.kind}.{p.field}" for p in self.parameters)
+            raise UserError(f"{names} (={value:g}) makes no valid model: {' '.join(str(error).split())}") from error
+
+    def make_collector(self) -> Collector:
+        """Lockstep on every core."""
+        models = [self.make_model(value) for value in self.values]
+        return LockstepCollector(self, MujocoSimulator(self, models))
+
+
+class Hoppers(MujocoWorld):
+    """Hopper with a leg of different size, the radius of its capsule. Paper: Sec. 5.1."""
+
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "low": (0.01, 0.07),
+        "medium": (0.01, 0.10),
+        "high": (0.01, 0.15),
+    }
+    parameters = (Parameter("geom", "leg_geom", "size", 0),)
+    model_file = "hopper.xml"
+    observation_size = 11
+    actions = ContinuousActions(size=3, low=-1.0, high=1.0)
+    frame_skip = 4
+    control_cost = 1e-3
+    healthy_bonus = 1.0
+    healthy_height = (0.7, math.inf)
+    healthy_angle = (-0.2, 0.2)
+    healthy_state = (-100.0, 100.0)
+    largest_velocity = 10.0
+    start_noise = 5e-3
+
+
+class Walkers(MujocoWorld):
+    """Walker2d with legs of different size, the radius of the capsules of both lower legs."""
+
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "low": (0.03, 0.05),
+        "medium": (0.02, 0.07),
+        "high": (0.01, 0.10),
+    }
+    parameters = (Parameter("geom", "leg_geom", "size", 0), Parameter("geom", "leg_left_geom", "size", 0))
+    model_file = "walker2d_v5.xml"
+    observation_size = 17
+    actions = ContinuousActions(size=6, low=-1.0, high=1.0)
+    frame_skip = 4
+    control_cost = 1e-3
+    healthy_bonus = 1.0
+    healthy_height = (0.8, 2.0)
+    healthy_angle = (-1.0, 1.0)
+    largest_velocity = 10.0
+    start_noise = 5e-3
+
+
+class HalfCheetahs(MujocoWorld):
+    """HalfCheetah under different gravity, in metres per second squared."""
+
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "low": (-11.0, -8.6),
+        "medium": (-13.0, -6.6),
+        "high": (-16.0, -3.6),
+    }
+    parameters = (Parameter("option", "", "gravity", 2),)
+    model_file = "half_cheetah.xml"
+    observation_size = 17
+    actions = ContinuousActions(size=6, low=-1.0, high=1.0)
+    frame_skip = 5
+    control_cost = 0.1
+    start_noise = 0.1
+    start_velocity = "normal"
+
+
+class MujocoSimulator:
+    """All lanes of a family in one batch; the results do not depend on the number of threads."""
+
+    def __init__(self, world: MujocoWorld, models: Sequence[Any], lanes_per_client: int = LANES_PER_CLIENT) -> None:
+        import mujoco
+        from mujoco.batch import Batch
+
+        api: Any = mujoco
+        if api.get_mju_user_warning() is None:
+            # MuJoCo would write a file into the user's folder. What diverges is counted, and reported by the executor.
+            api.set_mju_user_warning(log.debug)
+        self.world, self.lanes_per_client = world, lanes_per_client
+        lane_models = [model for model in models for _ in range(lanes_per_client)]
+        self.batch = Batch(models[0], nsim=len(lane_models), nthread=len(os.sched_getaffinity(0)))
+        self.batch.set_models(lane_models)
+        self.start_position = models[0].qpos0.copy()
+        self.seconds_a_step = world.frame_skip * models[0].opt.timestep
+        self.position, self.velocity = self.batch.bind("qpos"), self.batch.bind("qvel")
+        self.control, self.time = self.batch.bind("ctrl"), self.batch.bind("time")
+        self.warm_start = self.batch.bind("qacc_warmstart")
+
+    def reset(self, lanes: Lanes, generators: Sequence[np.random.Generator]) -> np.ndarray:
+        """The model's own pose with a little noise, as in Gymnasium."""
+        world, num_velocities = self.world, self.velocity.shape[1]
+        for field in (self.time, self.control, self.warm_start):  # all that differs from a fresh state, besides:
+            field[lanes] = 0
+        for lane, generator in zip(lanes, generators, strict=True):
+            noise = generator.uniform(-world.start_noise, world.start_noise, len(self.start_position))
+            self.position[lane] = self.start_position + noise
+            if world.start_velocity == "normal":
+                self.velocity[lane] = world.start_noise * generator.standard_normal(num_velocities)
+            else:
+                self.velocity[lane] = generator.uniform(-world.start_noise, world.start_noise, num_velocities)
+        self.batch.forward(lanes)
+        return self._observation(self.position[lanes], self.velocity[lanes])
+
+    def step(self, lanes: Lanes, action: np.ndarray) -> Moved:
+        """MuJoCo clips the controls itself; the cost is that of the action as it came."""
+        world = self.world
+        before, time = self.position[lanes, 0], self.time[lanes]
+        self.control[lanes] = action
+        failed = self._simulate(lanes)
+        position, velocity = self.position[lanes], self.velocity[lanes]
+        healthy = self._healthy(position, velocity)
+        speed = (position[:, 0] - before) / self.seconds_a_step
+        cost = world.control_cost * np.square(action.astype(np.float64)).sum(axis=1)
+        # MuJoCo starts a simulation that has diverged anew, and its clock with it.
+        broken = failed | (self.time[lanes] < time + 0.5 * self.seconds_a_step)
+        reward = speed + world.healthy_bonus * healthy - cost
+        return Moved(self._observation(position, velocity), reward, ~healthy, broken)
+
+    def close(self) -> None:
+        """The batch ends its threads when it goes."""
+        del self.batch, self.position, self.velocity, self.control, self.time, self.warm_start
+
+    def _simulate(self, lanes: Lanes) -> np.ndarray:
+        from mujoco.batch import SimulationError
+
+        failed = np.zeros(len(lanes), bool)
+        try:
+            self.batch.step(lanes, nstep=self.world.frame_skip)
+        except SimulationError as error:
+            failed = np.isin(lanes, error.ids)
+        return failed
+
+    def _healthy(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        world = self.world
+        healthy = _within(position[:, 1], world.healthy_height) & _within(position[:, 2], world.healthy_angle)
+        if world.healthy_state[1] < math.inf:
+            state = np.concatenate([position[:, 2:], velocity], axis=1)
+            healthy &= _within(state, world.healthy_state).all(axis=1)
+        return healthy
+
+    def _observation(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        """Positions, but for the first ones, and velocities."""
+        limit = self.world.largest_velocity
+        return np.concatenate(
+            [position[:, self.world.unobserved_positions :], np.clip(velocity, -limit, limit)], axis=1
+        )
+
+
+def _within(values: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
+    return (interval[0] < values) & (values < interval[1])
+
+
+def require_mujoco() -> None:
+    """Refuse to go on where MuJoCo or Gymnasium is not installed."""
+    for package in ("mujoco", "gymnasium"):
+        if find_spec(package) is None:
+            raise UserError(f"this world needs the package {package}. Install it: pip install 'fedpohcs[mujoco]'")
+
+
+def gymnasium_models() -> Path:
+    """Where Gymnasium keeps its model files; found without importing it."""
+    spec = find_spec("gymnasium")
+    assert spec is not None and spec.origin is not None  # `require_mujoco` has seen to it
+    return Path(spec.origin).parent / "envs" / "mujoco" / "assets"
