@@ -1,5 +1,7 @@
 """Resumes a run again and again, each time in a process that dies by SIGKILL a random time after its first round.
 
+A process lives for MOST_ROUNDS at most, so that a fast machine does not end the run before the last kill.
+
 Usage: killed_run.py RUN KILLS. Processes are forked before JAX starts, so that they need not import it anew.
 """
 
@@ -17,6 +19,7 @@ from fedpohcs.experiment import resume_experiment
 from fedpohcs.types import RoundRecord
 
 LONGEST_LIFE = 0.12  # seconds after the first round
+MOST_ROUNDS = 4
 
 
 class Killer:
@@ -24,19 +27,21 @@ class Killer:
 
     def __init__(self, delay: float) -> None:
         self.delay = delay
-        self.armed = False
+        self.rounds = 0
 
     def on_start(self, config: ExperimentConfig) -> None: ...
 
     def on_finish(self) -> None: ...
 
     def on_round(self, record: RoundRecord) -> None:
-        if not self.armed:
-            self.armed = True
-            threading.Thread(target=self.kill, daemon=True).start()
+        self.rounds += 1
+        if self.rounds == 1:
+            threading.Thread(target=self.kill, args=(self.delay,), daemon=True).start()
+        elif self.rounds == MOST_ROUNDS:
+            self.kill(0)
 
-    def kill(self) -> None:
-        time.sleep(self.delay)
+    def kill(self, delay: float) -> None:
+        time.sleep(delay)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

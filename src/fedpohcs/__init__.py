@@ -7,7 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpohcs.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, TrafficConfig
+    from fedpohcs.config import (
+        ExperimentConfig,
+        FederationConfig,
+        LearnerConfig,
+        ModellingConfig,
+        ProtectionConfig,
+        TrafficConfig,
+    )
     from fedpohcs.experiment import resume_experiment, run_experiment
     from fedpohcs.presets import preset
 
@@ -18,6 +25,7 @@ __all__ = [
     "FederationConfig",
     "LearnerConfig",
     "ModellingConfig",
+    "ProtectionConfig",
     "TrafficConfig",
     "__version__",
     "preset",
@@ -30,6 +38,7 @@ _HOME = {
     "FederationConfig": "config",
     "LearnerConfig": "config",
     "ModellingConfig": "config",
+    "ProtectionConfig": "config",
     "TrafficConfig": "config",
     "preset": "presets",
     "resume_experiment": "experiment",
