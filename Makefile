@@ -1,8 +1,9 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. Another Python: make PYTHON=python3.12 test
 PYTHON ?= python3
 BIN := .venv/bin
-TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard ray
-COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url
+TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard flower flower-simulation
+COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
+	--generate-hashes
 
 .PHONY: run test check bench docs pins clean
 
@@ -26,12 +27,13 @@ bench: .venv/installed-dev  ## every speed script
 docs: .venv/installed-docs  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
-pins:  ## renew the pinned requirements; needs uv
-	(echo '# The core, pinned. To renew: make pins'; \
-		$(COMPILE) pyproject.toml) > requirements.new && mv requirements.new requirements.txt
-	(echo '# What the tests need besides, pinned: the extras are tested with the real thing. To renew: make pins'; \
-		$(COMPILE) pyproject.toml $(addprefix --extra ,$(TESTED)) --constraints requirements.txt) > requirements.new \
+pins:  ## renew the pinned requirements, with hashes that pip checks; needs uv
+	(echo '# What the tests need, pinned: the extras are tested with the real thing. To renew: make pins'; \
+		$(COMPILE) pyproject.toml $(addprefix --extra ,$(TESTED))) > requirements.new \
 		&& mv requirements.new requirements-dev.txt
+	(echo '# The core, pinned. To renew: make pins'; \
+		$(COMPILE) pyproject.toml --constraints requirements-dev.txt) > requirements.new \
+		&& mv requirements.new requirements.txt
 	(echo '# The docs extra, pinned beside requirements.txt. To renew: make pins'; \
 		echo 'mkdocs-material>=9.5,<10' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \
 		&& mv requirements.new requirements-docs.txt
