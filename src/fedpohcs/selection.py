@@ -50,7 +50,8 @@ def choose(question: Question, clients: ClientIds, score: Vector) -> ClientIds:
 
 
 def _at_random(question: Question, clients: ClientIds) -> ClientIds:
-    return np.sort(question.generator.choice(np.sort(clients), question.num_selected, replace=False))
+    size = min(question.num_selected, len(clients))  # a network may lose candidates
+    return np.sort(question.generator.choice(np.sort(clients), size, replace=False))
 
 
 def by_score(name: str, requires: str, scores: Scores, *, private: bool = False) -> Selector:
@@ -147,7 +148,8 @@ def fedpohcs_one_phase() -> Selector:
     def asks(question: Question, state: OnePhaseState) -> ClientIds:
         if state.refresh is None:
             return np.arange(question.num_clients)
-        unknown = [client for client in question.candidates.tolist() if client not in state.tables]
+        known = state.tables.keys() | state.scores.keys()
+        unknown = [client for client in question.candidates.tolist() if client not in known]
         return np.union1d(state.refresh, unknown).astype(int)
 
     def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:

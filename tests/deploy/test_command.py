@@ -56,6 +56,11 @@ def test_the_app_folder_holds_settings_and_no_code(tmp_path: Path, capsys: pytes
         (["run", "tabular", "--min-clients", "13"], "min-clients (=13) must not exceed num_clients (=12)"),
         (["run", "--resume", "nowhere"], "run (='nowhere') is not a run folder"),
         (["run", "tabular", "--checkpoint-every", "-1"], "checkpoint-every (=-1) must be 0 or more"),
+        (["run", "tabular", "--privacy", "masked", "--insecure"], "insecure (=True) cannot go with privacy 'masked'"),
+        (["app", "tabular", "--privacy", "masked"], "members (='none') must be given with privacy 'masked'"),
+        (["app", "tabular", "--privacy", "masked", "--members", "m"], "cannot be read: No such file or directory"),
+        (["app", "tabular", "--members", "m"], "members (='m') is for private selection"),
+        (["run", "tabular", "--privacy", "masked", "--selector", "potential-only"], "Use fedpohcs or"),
         (["keys", "new", "--clients", "0"], "clients (=0) must be at least 1"),
         (["keys", "new", "--hosts", "a,"], "hosts (='a,') must be names or addresses"),
     ],
@@ -74,6 +79,9 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+SECRETS = ("server.key", "client-1", "client-2", "identity-1", "identity-2")
+
+
 def test_keys_are_for_their_owner_alone_and_never_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,8 +89,9 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(
     folder = tmp_path / "keys"
     assert main(["flower", "keys", str(folder), "--clients", "2", "--hosts", "example.org,10.0.0.1"]) == 0
     names = {"ca.pem", "server.pem", "server.key", "client-1", "client-1.pub", "client-2", "client-2.pub"}
+    names |= {"identity-1", "identity-2", "members"}
     assert {path.name for path in folder.iterdir()} == names
-    assert {(folder / name).stat().st_mode & 0o777 for name in ("server.key", "client-1", "client-2")} == {0o600}
+    assert {(folder / name).stat().st_mode & 0o777 for name in SECRETS} == {0o600}
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(["flower", "keys", str(folder)]) == 2
     assert "Keys are never overwritten" in capsys.readouterr().err
