@@ -51,7 +51,9 @@ def answer_task(address: str, token: str) -> None:
         try:
             if run.fab_id != APP_ID:
                 raise UserError(f"app (={run.fab_id!r}) is not {APP_ID!r}, and this node answers no other.")
+            start = time.monotonic()
             reply = app(message, context)
+            log.info("%s answered in %.2f s", message.metadata.message_type, time.monotonic() - start)
         except Exception as error:
             log.exception("a message could not be answered")
             status, details = SubStatus.FAILED, str(error)
@@ -79,6 +81,7 @@ def _connect(address: str, *interceptors: object) -> RuntimeHttpClient:
 
 if __name__ == "__main__":
     start_parent_process_monitor(int(sys.argv[2]))
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s fedpohcs: %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    log.setLevel(logging.INFO)
     _prepare()
     serve(sys.argv[1])

@@ -174,8 +174,8 @@ class PrivateExecutor:
             attempts *= outcome.attempts
         costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients], "attempts": attempts}
         costs |= self._spend(clients)
-        scalars = [numbers.get(name) for name in SCALARS]
-        return CandidateMetrics(clients, *scalars, selection_metric=scores, costs=costs)
+        mean_return, gradient_norm = (numbers.get(name) for name in SCALARS)
+        return CandidateMetrics(clients, mean_return, gradient_norm, selection_metric=scores, costs=costs)
 
     def _open_session(self, round_number: int) -> None:
         del round_number
