@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,9 @@ def test_the_app_folder_holds_settings_and_no_code(tmp_path: Path, capsys: pytes
     assert flower["app"]["config"]["min-clients"] == 4
 
 
+NODE = ("--superlink", "s:1", "--client-id", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -61,6 +65,12 @@ def test_the_app_folder_holds_settings_and_no_code(tmp_path: Path, capsys: pytes
         (["app", "tabular", "--privacy", "masked", "--members", "m"], "cannot be read: No such file or directory"),
         (["app", "tabular", "--members", "m"], "members (='m') is for private selection"),
         (["run", "tabular", "--privacy", "masked", "--selector", "potential-only"], "Use fedpohcs or"),
+        (["run", "tabular", "--port", "70000"], "port (=70000) must be at least 0 and below 65536"),
+        (["node", "--superlink", "s:1", "--client-id", "0", "--insecure"], "client-id (=0) must be at least 1"),
+        (["node", "--superlink", "s:1", "--client-id", "1"], "root-certificates (=None) must be given, or --insecure"),
+        (["node", *NODE, "--insecure", "--identity", "i"], "identity (='i') and members (='None') go together"),
+        (["node", *NODE, "--insecure", "--identity", "i", "--members", "m"], "identity (='i') is not a file"),
+        (["node", *NODE, "--root-certificates", "ca.pem", "--key", "k"], "root-certificates (='ca.pem') is not a file"),
         (["keys", "new", "--clients", "0"], "clients (=0) must be at least 1"),
         (["keys", "new", "--hosts", "a,"], "hosts (='a,') must be names or addresses"),
     ],
@@ -112,6 +122,18 @@ def test_the_certificate_is_signed_by_the_authority_for_every_host(tmp_path: Pat
     assert names.get_values_for_type(x509.DNSName) == ["example.org"]
     assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
     assert (server.not_valid_after_utc - server.not_valid_before_utc).days == 7
+
+
+def test_telemetry_is_off_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    from fedpohcs.deploy.local import LocalFleet
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("FLWR_TELEMETRY_ENABLED", raising=False)
+    for asked in (False, True):
+        fleet = LocalFleet(1, tmp_path / "logs", runtime="deployment", telemetry=asked)
+        assert fleet.environment["FLWR_TELEMETRY_ENABLED"] == str(int(asked))
+        assert fleet.environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
 
 
 def test_rules_follow_the_config_but_not_the_number_of_rounds() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedpohcs.config import ExperimentConfig, FederationConfig, ProtectionConfig
 from fedpohcs.deploy.executor import Limits
@@ -150,11 +150,56 @@ def test_a_candidate_that_is_lost_costs_an_attempt_and_is_not_selected(
     )
     next(rounds)
     record = next(rounds)
-    if gone in record.candidates:
-        pytest.fail("a client without a score is no candidate")
+    assert gone not in record.candidates
     assert set(record.asked_costs["attempts"].tolist()) == {2.0}
     assert np.isfinite(record.selection.scores["selection_metric"]).all()
     assert len(record.selection.client) == 3
+
+
+def test_a_candidate_that_is_lost_after_its_upload_costs_no_attempt(
+    config: ExperimentConfig, keys: Keys, states: Path
+) -> None:
+    grid = LoopGrid(config, states, keys=keys)
+    rounds = training_on(grid, config, keys).remaining_rounds()
+    next(rounds)
+
+    def lose(question: Message, answer: Message) -> Message | None:
+        sent = message_in(question)
+        lost = sent and parse(sent).kind == Kind.TOTAL and question.metadata.dst_node_id == grid.node_of(2)
+        return None if lost else answer
+
+    grid.fault = lose
+    record = next(rounds)
+    assert 2 not in record.candidates
+    assert set(record.asked_costs["attempts"].tolist()) == {1.0}
+    assert len(record.selection.client) == 3
+
+
+def test_an_altered_upload_makes_everyone_refuse_and_the_choice_random(
+    config: ExperimentConfig, keys: Keys, states: Path
+) -> None:
+    grid = LoopGrid(config, states, keys=keys)
+
+    def alter(question: Message, answer: Message) -> Message:
+        sent = message_in(answer)
+        if not sent or parse(sent).kind != Kind.UPLOAD or question.metadata.dst_node_id != grid.node_of(2):
+            return answer
+        arrays = dict(answer.content.array_records["arrays"])
+        wrong = bytes([*sent[:-1], sent[-1] ^ 1])
+        arrays["measured/message"] = Array("|u1", (len(wrong),), "fedpohcs.plain", wrong)
+        content = RecordDict({"answer": answer.content["answer"], "arrays": ArrayRecord(arrays)})
+        return Message(content, reply_to=question)
+
+    grid.fault = alter
+    rounds = training_on(grid, config, keys).remaining_rounds()
+    next(rounds)
+    with pytest.warns(UserWarning, match="every candidate refused the total.*client 2 refused; its log says why"):
+        record = next(rounds)
+    assert np.isnan(record.selection.scores["selection_metric"]).all()
+    assert len(record.selection.client) == 3
+    grid.fault = lambda question, answer: answer
+    with pytest.warns(UserWarning, match="round 2 has no private scores"):  # its upload came before the fault went away
+        next(rounds)
 
 
 def test_an_invitation_that_comes_again_is_refused_by_a_new_process(

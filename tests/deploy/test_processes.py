@@ -191,13 +191,19 @@ def test_an_occupied_port_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
-def test_a_node_whose_clock_is_wrong_says_so(tmp_path: Path) -> None:
-    with LocalFleet(1, tmp_path / "logs", runtime="deployment") as fleet:
+def test_a_node_whose_clock_is_wrong_ends_and_says_why(tmp_path: Path) -> None:
+    """After the certificate's end TLS fails; an hour ahead the server refuses its signature."""
+    words = {"+400d": "certificate has expired", "+1h": "or the clocks of the two machines differ"}
+    faketime = shutil.which("faketime")
+    assert faketime is not None
+    with LocalFleet(2, tmp_path / "logs", runtime="deployment") as fleet:
         assert fleet.keys is not None
-        arguments = ["--superlink", f"127.0.0.1:{fleet.port}", "--root-certificates", str(fleet.keys.authority)]
-        arguments += ["--auth-supernode-private-key", str(fleet.keys.node_key(1)), "--host", "127.0.0.1", "--port"]
-        faketime, supernode = shutil.which("faketime"), find_program("flower-supernode")
-        assert faketime is not None
-        future = fleet.spawn("future", faketime, "-f", "+400d", supernode, *arguments, str(free_port()))
-        assert future.wait(PATIENCE) != 0
-    assert "certificate has expired" in (tmp_path / "logs" / "future.log").read_text()
+        program = [sys.executable, "-m", "fedpohcs", "flower", "node", "--superlink", f"127.0.0.1:{fleet.port}"]
+        program += ["--root-certificates", str(fleet.keys.authority)]
+        nodes = []
+        for client, offset in enumerate(words, start=1):
+            own = ["--client-id", str(client), "--key", str(fleet.keys.node_key(client))]
+            nodes.append(fleet.spawn(offset, faketime, "-f", offset, *program, *own))
+        assert [node.wait(PATIENCE) for node in nodes] == [2, 2]
+    for offset, expected in words.items():
+        assert expected in (tmp_path / "logs" / f"{offset}.log").read_text()

@@ -83,8 +83,8 @@ def run_node(given: NodeOptions) -> None:
         for process in processes:
             _end(process)
     raise UserError(
-        f"the SuperNode ended with code {processes[0].returncode}; it says why above. If it could not be activated, "
-        "register its public key on the server: flwr supernode register client-N.pub"
+        f"the SuperNode ended with code {processes[0].returncode}. If it does not say why above, the server does not "
+        "know its key (flwr supernode register client-N.pub), or the clocks of the two machines differ."
     )
 
 
