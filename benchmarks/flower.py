@@ -8,6 +8,7 @@ Needs: pip install 'fedpohcs[flower-simulation]'
 """
 
 import dataclasses
+import os
 import re
 import statistics
 import tempfile
@@ -44,9 +45,11 @@ def main() -> None:
     figures: list[Figure] = []
     samples: dict[str, Any] = {}
     for case, num_clients in QUICK_CASES if arguments.quick else CASES:
+        load = [round(os.getloadavg()[0], 1)]
         seconds, total, memory = timed_run(case, num_clients, rounds)
+        load += [round(os.getloadavg()[0], 1)]
         name = f"{case}, {num_clients} clients"
-        samples[name] = {"round_seconds": seconds, "total_seconds": total, "memory_mb": memory}
+        samples[name] = {"load": load, "round_seconds": seconds, "total_seconds": total, "memory_mb": memory}
         figures += [Figure(f"{name}: a round", statistics.median(seconds[1:] or seconds), "s")]
         figures += [Figure(f"{name}: all {rounds} rounds and the start", total, "s")]
         figures += [Figure(f"{name}: memory of {program}", size, "MB") for program, size in memory.items()]
