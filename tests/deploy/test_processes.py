@@ -86,7 +86,7 @@ def test_a_private_fleet_survives_strangers_a_straggler_and_a_killed_node(tmp_pa
         for stranger in refused:
             assert stranger.wait(PATIENCE) != 0
 
-        run = fleet.submit(settings_for(replace(MASKED, rounds=3), faulty, **{"phase-timeout": 15.0}))
+        run = fleet.submit(settings_for(replace(MASKED, rounds=3), faulty, **{"phase-timeout": 20.0}))
         wait_for(lambda: read_progress(faulty).round >= 1, "round 1")
         straggler = process_of(fleet, 2, b"fedpohcs.deploy.resident")
         os.kill(straggler, signal.SIGSTOP)
