@@ -63,7 +63,7 @@ class ShowOptions:
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """`fedpohcs osm play`."""
+    """`fedpohcs play hongkong`."""
 
     area: str = "central"
     """One of the ten areas, or a network in the folder."""
@@ -157,15 +157,15 @@ def show(arguments: list[str]) -> None:
     print(output)
 
 
-def play(arguments: list[str]) -> None:
+def play_drive(arguments: list[str]) -> None:
     """Draw a drive, by a trained policy or by IDM, as a moving picture."""
-    given = _parse(PlayOptions, play, arguments)
+    given = tyro.cli(PlayOptions, prog="fedpohcs play hongkong", description=play_drive.__doc__, args=arguments)
     network = load_network(given.area, given.networks)
     require(given.output.suffix == ".gif", "output", str(given.output), "must end in .gif")
     from fedpohcs.envs.hongkong.drives import load_driver, record_drive
 
     config = TrafficConfig(horizon=given.steps)
-    driver = None if given.run is None else load_driver(given.run)
+    driver = None if given.run is None else load_driver(given.run, given.area)
     frames = record_drive(network, config, given.seed, driver)
     from fedpohcs.envs.hongkong.drawing import draw_drive
 
@@ -197,7 +197,6 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": build,
     "fetch": fetch,
     "show": show,
-    "play": play,
     "reference": reference,
 }
 
