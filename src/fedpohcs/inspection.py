@@ -63,7 +63,7 @@ def play(arguments: list[str]) -> None:
     with _warnings_as_notes():
         episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
-        end = "reached the end" if episode.terminated else "out of time"
+        end = "ended there" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
     if can_draw(world):
