@@ -212,7 +212,7 @@ def list_names(arguments: list[str]) -> None:
 
 
 def osm(arguments: list[str]) -> None:
-    """Build, fetch, show or drive traffic networks."""
+    """Build, fetch or show traffic networks, or measure how IDM drives in them."""
     from fedpohcs.envs.hongkong.commands import run_command
 
     run_command(arguments)
