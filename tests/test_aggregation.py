@@ -159,21 +159,15 @@ def test_krum_leaves_out_whoever_is_far_from_the_others(name: str) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows=some_rows(), scale=st.floats(1, 1e6))
-def test_norm_clip_bounds_what_one_liar_moves(rows: np.ndarray, scale: float) -> None:
-    """However large its update: with limit c and median change m, at most c m / K, in each part of the parameters."""
-    start = to_rows(jax.tree.map(lambda x: x[None], START))[0]
-    lying = np.concatenate([rows, start[None] + scale])
-    honest = np.concatenate([rows, start[None]])
-    limit = FederationConfig().change_limit
-    begin = 0
-    for part in START:
-        end = begin + sum(x.size for x in jax.tree.leaves(part))
-        norms = np.linalg.norm((lying.astype(np.float32) - start)[:, begin:end], axis=1)
-        moved = np.linalg.norm((combined("norm-clip", lying) - start)[begin:end])
-        assert moved <= limit * np.median(norms) * (1 + 1e-4) + 1e-4
-        begin = end
-    assert np.isfinite(combined("norm-clip", honest)).all()
+@given(rows=some_rows(), lie=arrays(np.float32, NUM_NUMBERS, elements=st.floats(-1e18, 1e18, width=32)))
+def test_norm_clip_moves_no_part_farther_than_the_limit(rows: np.ndarray, lie: np.ndarray) -> None:
+    start = to_rows_of(START)[0]
+    lying = np.concatenate([rows, lie[None]])
+    ends = np.cumsum([sum(x.size for x in jax.tree.leaves(part)) for part in START])[:-1]
+    changes = np.split(lying - start, ends, axis=1)
+    for moved, change in zip(np.split(combined("norm-clip", lying) - start, ends), changes, strict=True):
+        largest = FederationConfig().change_limit * np.median(np.linalg.norm(change, axis=1))
+        assert np.linalg.norm(moved) <= largest * (1 + 1e-6) + 1e-3
 
 
 @pytest.mark.parametrize("k", [5, 6, 9])
