@@ -1,4 +1,4 @@
-"""Lying clients and what stops them: attackers, the clip of tables, the cap on selections, and what is written of it."""
+"""Lying clients and what stops them: attackers, clipped tables, capped selections, and what is written of it."""
 
 import hashlib
 import json
