@@ -1,0 +1,246 @@
+"""What a lying client gains, what defences take back, and what they cost where nobody lies.
+
+Measured:
+
+- selection: how often a client that multiplies its table is selected, without and with the clip of tables, the cap on
+  selections, and both; and which share of the plain, honest choice is still chosen. The tables are those that the
+  candidates of a training run really made (fedpohcs, Mountain Cars, seed 0); every third client lies in turn, in every
+  round in which it is a candidate, and the selections of the whole run are made again.
+- scores: how often a client is selected that claims the largest score in masked selection, in whole runs, without and
+  with the cap; and a table x100 in whole runs, to compare with the above.
+- updates: mean return over the last ten of 60 rounds, with one lying update among the K = 6 of every round, by
+  aggregator and kind of lie; seeds 0 and 1.
+
+How: `--tables FILE` reads recorded tables, or writes them where there is no such file. Runs go into `--out`; those that
+are complete are kept. `--only` leaves out parts, and nothing is stored then.
+
+Goals: a table x100 gets <= 1.2 times its fair share of selections, a lying score <= 2 times; >= .93 of the honest
+choice is kept; with trimmed-mean a run with a lying update keeps >= 90 % of the return of one without (parameter-mean).
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import Figure, Goal, argument_parser, benchmark_config, machine_facts, print_table, write_results
+
+from privacy import recorded
+
+SCALES = (1.0, 2.0, 5.0, 10.0, 100.0)  # 1: honest
+DEFENCES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "clip 2": {"table_clip": 2.0},
+    "clip 1.5": {"table_clip": 1.5},
+    "clip 1": {"table_clip": 1.0},
+    "cap 4 of 20": {"max_selections": 4},
+    "cap 3 of 20": {"max_selections": 3},
+    "clip 1.5, cap 4 of 20": {"table_clip": 1.5, "max_selections": 4},
+    "clip 1, cap 4 of 20": {"table_clip": 1.0, "max_selections": 4},
+}
+AGGREGATORS = ("parameter-mean", "trimmed-mean", "coordinate-median", "multi-krum", "norm-clip")
+LIES = ("flipped-update", "noisy-update", "nan-update", "zero-update")
+LIAR = 30  # in the middle of sixty cars
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--tables", type=Path, help="recorded tables, written if missing")
+    parser.add_argument("--out", type=Path, default=Path("runs/attacks"))
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--only", choices=("selection", "scores", "updates"))
+    arguments = parser.parse_args()
+    arguments.preset = "mountain-cars"  # for the recording
+    facts = machine_facts()
+    parts = {"selection": measure_selection, "scores": measure_scores, "updates": measure_updates}
+    samples, figures = {}, []
+    for name, measure in parts.items():
+        if arguments.only in (None, name):
+            samples[name], found = measure(arguments)
+            figures += found
+    if arguments.only is None:
+        write_results("attacks", facts, figures, samples, quick=arguments.quick)
+
+
+def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
+    """Selections of a run made again from its tables, with one liar at a time."""
+    rounds, _ = recorded(arguments)
+    federation = benchmark_config(quick=arguments.quick).federation
+    k, n = federation.num_selected, federation.num_clients
+    choose = chooser(rounds, federation)
+    plain = choices(choose, rounds, {}, None, 1.0)
+    liars = range(0, n, 3)
+    cells: dict[str, Any] = {}
+    for name, defence in DEFENCES.items():
+        honest = choices(choose, rounds, defence, None, 1.0)
+        cells[name] = {"kept without a liar": overlap(honest, plain, k)}
+        for scale in SCALES:
+            runs = {liar: choices(choose, rounds, defence, liar, scale) for liar in liars}
+            asked = {liar: [number for number, tables in enumerate(rounds) if liar in tables] for liar in liars}
+            chosen = sum(liar in runs[liar][number] for liar in liars for number in asked[liar])
+            among = sum(map(len, asked.values()))
+            share = chosen / (len(liars) * len(rounds))
+            met = [overlap([runs[i][r] for r in asked[i]], [plain[r] for r in asked[i]], k) for i in liars if asked[i]]
+            cells[name][f"x{scale:g}"] = {
+                "of candidacies": chosen / among,
+                "of rounds": share,
+                "times its fair share": share / (k / n),
+                "kept": statistics.fmean(met),
+            }
+    rows = [
+        (
+            name,
+            cell["kept without a liar"],
+            *(cell[f"x{s:g}"]["times its fair share"] for s in SCALES),
+            cell["x100"]["kept"],
+        )
+        for name, cell in cells.items()
+    ]
+    titles = ("defence", "kept, no liar", *(f"x{scale:g}" for scale in SCALES), "kept, x100")
+    print_table(f"selections of a liar, times its fair share of {k / n:.2f} of the rounds", titles, rows)
+    best = cells["clip 1.5, cap 4 of 20"]
+    return cells, [
+        Figure("table x100, no defence, times fair share", cells["none"]["x100"]["times its fair share"], ""),
+        Figure(
+            "table x100, clip and cap, times fair share", best["x100"]["times its fair share"], "", Goal("<=", 1.2, "")
+        ),
+        Figure("honest choice kept by clip 1.5", cells["clip 1.5"]["kept without a liar"], "", Goal(">=", 0.93, "")),
+        Figure("honest choice kept by clip and cap", best["kept without a liar"], "", Goal(">=", 0.93, "")),
+    ]
+
+
+Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozenset[int]]
+
+
+def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
+    """Whom fedpohcs chooses of the candidates of a round; each answer is computed once."""
+    from fedpohcs.execution.attacked import Lie, inflated_table
+    from fedpohcs.selection import SELECTORS, Question
+    from fedpohcs.types import CandidateMetrics
+
+    weight = np.full(federation.num_clients, 1 / federation.num_clients)
+    select, known = SELECTORS["fedpohcs"]().select, {}
+
+    def choose(number: int, left: frozenset[int], clip: float | None, liar: int | None, scale: float) -> frozenset[int]:
+        key = number, left, clip, *((liar, scale) if liar in left and scale != 1 else ())
+        if key not in known:
+            clients = np.array(sorted(left))
+            tables = {client: rounds[number][client] for client in clients.tolist()}
+            generator = np.random.default_rng(0)
+            if liar in tables:
+                tables[liar] = inflated_table(tables[liar], Lie(scale, generator))
+            k = min(federation.num_selected, len(clients))
+            question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
+            metrics = CandidateMetrics(clients, weighted_advantage=tuple(tables.values()))
+            known[key] = frozenset(select(question, metrics, None)[0].client.tolist())
+        return known[key]
+
+    return choose
+
+
+def choices(
+    choose: Choose, rounds: list[dict[int, Any]], defence: dict[str, Any], liar: int | None, scale: float
+) -> list[frozenset[int]]:
+    """Who is selected in each round, the cap counting what was selected before."""
+    from fedpohcs.config import DefenceConfig
+    from fedpohcs.defences import defended, remember
+    from fedpohcs.selection import Question
+
+    settings, recent, selected = DefenceConfig(**defence), (), []
+    for number, tables in enumerate(rounds):
+        sampled = Question(np.array(sorted(tables)), len(tables), 0, np.zeros(0), np.random.default_rng(0))
+        question, _ = defended(sampled, recent, settings)
+        left = frozenset(question.candidates.tolist())
+        selected.append(choose(number, left, settings.table_clip, liar, scale))
+        recent = remember(recent, np.array(sorted(selected[-1])), settings)
+    return selected
+
+
+def overlap(ours: list[frozenset[int]], theirs: list[frozenset[int]], k: int) -> float:
+    return statistics.fmean(len(a & b) / k for a, b in zip(ours, theirs, strict=True))
+
+
+def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
+    """Whole runs with a client that lies in phase one."""
+    from fedpohcs.config import AttackConfig, DefenceConfig
+    from fedpohcs.storage import load_run
+
+    liar = 2 if arguments.quick else LIAR
+    score, table = AttackConfig("lying-score", (liar,)), AttackConfig("inflated-table", (liar,), 100.0)
+    cap = DefenceConfig(max_selections=18 if arguments.quick else 4)
+    ways: dict[str, dict[str, Any]] = {
+        "lying score, masked": {"attack": score, "privacy": "masked"},
+        "lying score, masked, cap 4 of 20": {"attack": score, "privacy": "masked", "defence": cap},
+        "table x100": {"attack": table},
+        "table x100, clip 1.5, cap 4 of 20": {"attack": table, "defence": dataclasses.replace(cap, table_clip=1.5)},
+    }
+    cells = {}
+    for name, changes in ways.items():
+        runs = [
+            load_run(trained(arguments, f"{name.replace(', ', '-').replace(' ', '-')}", seed, changes))
+            for seed in range(arguments.seeds)
+        ]
+        fair = runs[0].config.federation.num_selected / runs[0].config.federation.num_clients
+        shares = [float(run.times_selected[liar]) / run.config.rounds for run in runs]
+        cells[name] = {"of rounds": shares, "times its fair share": statistics.fmean(shares) / fair} | returns(runs)
+    rows = [(name, cell["times its fair share"], statistics.fmean(cell["last ten"])) for name, cell in cells.items()]
+    print_table("one liar in phase one, whole runs", ("", "times its fair share", "mean return"), rows)
+    capped = cells["lying score, masked, cap 4 of 20"]["times its fair share"]
+    return cells, [Figure("lying score with cap, times fair share", capped, "", Goal("<=", 2, ""))]
+
+
+def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
+    """Whole runs with one lying update a round."""
+    from fedpohcs.config import AttackConfig
+    from fedpohcs.storage import load_run
+
+    cells: dict[str, dict[str, Any]] = {name: {} for name in AGGREGATORS}
+    lies = {"none": AttackConfig(), **{lie: AttackConfig(lie, "one-selected") for lie in LIES}}
+    plan = [(seed, lie, name) for seed in range(arguments.seeds) for lie in lies for name in AGGREGATORS]
+    folders: dict[tuple[str, str], list[Path]] = {}
+    for seed, lie, name in plan:
+        config = {"attack": lies[lie], "aggregator": name}
+        folders.setdefault((name, lie), []).append(trained(arguments, f"{name}-{lie}", seed, config))
+    for (name, lie), places in folders.items():
+        cells[name][lie] = returns([load_run(place) for place in places])
+    rows = [(name, *(statistics.fmean(cell[lie]["last ten"]) for lie in lies)) for name, cell in cells.items()]
+    print_table("mean return, last ten rounds, by lie", ("aggregator", *lies), rows)
+    free = statistics.fmean(cells["parameter-mean"]["none"]["last ten"])
+    figures = [Figure("parameter-mean without a lie", free, "mean return")]
+    for lie in LIES:
+        kept = 100 * statistics.fmean(cells["trimmed-mean"][lie]["last ten"]) / free
+        figures.append(Figure(f"trimmed-mean with {lie}, of the return without", kept, "%", Goal(">=", 90, "%")))
+    return cells, figures
+
+
+def trained(arguments: Any, name: str, seed: int, changes: dict[str, Any]) -> Path:
+    """A run folder with all its rounds, trained now unless it is there."""
+    from fedpohcs.grid import complete_run
+    from fedpohcs.storage import is_run, load_run
+
+    folder = arguments.out / ("quick" if arguments.quick else "") / name / f"seed-{seed}"
+    if not (is_run(folder) and load_run(folder).complete):
+        config = benchmark_config(quick=arguments.quick)
+        changes = dict(changes)
+        aggregator = changes.pop("aggregator", "parameter-mean")
+        k = 6 if arguments.quick else config.federation.num_selected  # krum needs five
+        sizes = {"num_selected": k, "num_candidates": max(k, config.federation.num_candidates)}
+        federation = dataclasses.replace(config.federation, aggregator=aggregator, **sizes)
+        rounds = 3 if arguments.quick else arguments.rounds
+        config = dataclasses.replace(config, seed=seed, rounds=rounds, federation=federation, **changes)
+        complete_run(folder, config)
+    return folder
+
+
+def returns(runs: list[Any]) -> dict[str, list[float]]:
+    return {
+        "last ten": [float(run.rounds["mean_return"][-10:].mean()) for run in runs],
+        "all rounds": [float(run.rounds["mean_return"].mean()) for run in runs],
+    }
+
+
+if __name__ == "__main__":
+    main()
