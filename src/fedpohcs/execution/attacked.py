@@ -121,7 +121,7 @@ class AttackedExecutor:
             return updates
         lied = np.isin(updates.client, self._one_of(updates.client, round_number))
         sent = updates.params
-        for row in np.flatnonzero(lied):
+        for row in np.flatnonzero(lied).tolist():
             lie = self._lie(round_number, int(updates.client[row]))
             sent = _with_row(sent, row, self.attack.tell(take_clients(updates.params, row), params, lie))
         return updates._replace(params=sent, info={**updates.info, "lied": lied.astype(float)})
