@@ -155,7 +155,8 @@ def fedpohcs_one_phase() -> Selector:
     def asks(question: Question, state: OnePhaseState) -> ClientIds:
         if state.refresh is None:
             return np.arange(question.num_clients)
-        unknown = [client for client in question.candidates.tolist() if client not in state.tables]
+        known = state.tables.keys() | state.scores.keys()
+        unknown = [client for client in question.candidates.tolist() if client not in known]
         return np.union1d(state.refresh, unknown).astype(int)
 
     def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:
