@@ -41,7 +41,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "clip 1, cap 4 of 20": {"table_clip": 1.0, "max_selections": 4},
 }
 AGGREGATORS = ("parameter-mean", "trimmed-mean", "coordinate-median", "multi-krum", "norm-clip")
-LIES = ("flipped-update", "noisy-update", "nan-update", "zero-update")
+LIES = ("flipped-update", "noisy-update", "zero-update", "nan-update")
 LIAR = 30  # in the middle of sixty cars
 
 

@@ -136,7 +136,9 @@ def test_one_liar_cannot_leave_the_range_of_the_honest(name: str, rows: np.ndarr
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows=some_rows(7, 9), lies=arrays(np.float32, (2, NUM_NUMBERS), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+@given(
+    rows=some_rows(7, 9), lies=arrays(np.float32, (2, NUM_NUMBERS), elements=st.floats(-(2.0**100), 2.0**100, width=32))
+)
 def test_two_liars_need_two_to_be_tolerated(rows: np.ndarray, lies: np.ndarray) -> None:
     result = combined("trimmed-mean", np.concatenate([rows, lies]), liars=2)
     assert (result >= rows.min(axis=0)).all()

@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpohcs.aggregation import AGGREGATORS
+from fedpohcs.analysis.groups import load_groups
+from fedpohcs.analysis.tables import statistics_tables
+from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.checkpoints import checkpoint_files
 from fedpohcs.cli import main
 from fedpohcs.config import AttackConfig, DefenceConfig, ExperimentConfig, FederationConfig, ProtectionConfig
@@ -392,3 +395,30 @@ def test_the_same_files_are_written_whether_a_defence_that_never_bites_is_on_or_
         run_experiment(replace(CONFIG, defence=defence), tmp_path / name)
     for file in ("rounds.csv", "clients.csv"):
         assert (tmp_path / "off" / file).read_bytes() == (tmp_path / "on" / file).read_bytes()
+
+
+def test_tables_say_what_liars_got_and_defences_did(tmp_path: Path) -> None:
+    federation = replace(FEDERATION, num_selected=5, aggregator="multi-krum")
+    attack = AttackConfig("flipped-update", "one-selected", scale=30.0)
+    defence = DefenceConfig(table_clip=0.5, max_selections=4, window=6)
+    config = replace(CONFIG, rounds=8, federation=federation)
+    run_experiment(replace(config, attack=attack, defence=defence), tmp_path / "lying")
+    lying = load_run(tmp_path / "lying")
+    figures = trust_figures(lying)
+    assert figures["candidates capped, a round"] == len(of_role(lying, "capped", "capped")) / 8 > 0
+    assert figures["tables clipped, a round"] > 3
+    assert figures["share of a lying update that counted"] < 0.2 < figures["share of an honest update that counted"]
+    table = statistics_tables(load_groups([tmp_path / "lying"]))[-1]
+    assert table.title.startswith("what liars got and defences did")
+    assert [row[0] for row in table.rows] == list(figures)
+
+
+def test_tables_say_how_often_a_liar_was_selected_and_nothing_about_plain_runs(tmp_path: Path) -> None:
+    run_experiment(replace(CONFIG, attack=AttackConfig("inflated-table", (1, 2))), tmp_path / "lying")
+    run = load_run(tmp_path / "lying")
+    expected = sum(len(chosen & {1, 2}) for chosen in selections(run)) / 2 / 4
+    assert trust_figures(run) == {"selections of a liar, a round": expected}
+    run_experiment(CONFIG, tmp_path / "plain")
+    assert trust_figures(load_run(tmp_path / "plain")) == {}
+    titles = [table.title for table in statistics_tables(load_groups([tmp_path / "plain"]))]
+    assert not any("liars" in title for title in titles)
