@@ -16,7 +16,8 @@ def _check_kinds(section: str, config: Any) -> None:
     """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if value is not None and get_origin(hint) is UnionType:  # X | None
+        is_set = value is not None
+        if is_set and get_origin(hint) is UnionType:  # X | None
             hint = get_args(hint)[0]
         if get_origin(hint) is Literal:
             require_known(f"{section}{name}", value, get_args(hint))
