@@ -2,25 +2,26 @@
 
 Measured:
 
-- selection: how often a client that multiplies its table is selected, without and with the clip of tables, the cap on
-  selections, and both; and which share of the plain, honest choice is still chosen. The tables are those that the
-  candidates of a training run really made (fedpohcs, Mountain Cars, seed 0); every third client lies in turn, in every
-  round in which it is a candidate, and the selections of the whole run are made again.
+- selection: how often a client that multiplies its table, or claims the largest score, is selected, without and with
+  the clip of tables, the cap on selections, and both; and how much of the honest choice is kept. The tables are those
+  that the candidates of a training run really made (fedpohcs, Mountain Cars, seed 0); every third client lies in turn,
+  in every round in which it is a candidate, and the selections of the whole run are made again.
 - scores: how often a client is selected that claims the largest score in masked selection, in whole runs, without and
   with the cap; and a table x100 in whole runs, to compare with the above.
 - updates: mean return over the last ten of 60 rounds, with one lying update among the K = 6 of every round, by
   aggregator and kind of lie; seeds 0 and 1 for parameter-mean and trimmed-mean, seed 0 for the others.
 
 How: `--tables FILE` reads recorded tables, or writes them where there is no such file. Runs go into `--out`; those that
-are complete are kept. `--only` leaves out parts, and nothing is stored then.
+are complete are kept.
 
 Goals: a table x100 gets <= 1.2 times its fair share of selections, a lying score <= 2 times; >= .93 of the honest
 choice is kept; with trimmed-mean a run with a lying update keeps >= 90 % of the return of one without (parameter-mean).
 """
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from _common import Figure, Goal, argument_parser, benchmark_config, machine_fac
 
 from privacy import recorded
 
-SCALES = (1.0, 2.0, 5.0, 10.0, 100.0)  # 1: honest
+SCALES = {"honest": 1.0, "x2": 2.0, "x5": 5.0, "x10": 10.0, "x100": 100.0, "score": math.inf}
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "clip 2": {"table_clip": 2.0},
@@ -38,7 +39,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "cap 4 of 20": {"max_selections": 4},
     "cap 3 of 20": {"max_selections": 3},
     "clip 1.5, cap 4 of 20": {"table_clip": 1.5, "max_selections": 4},
-    "clip 1, cap 4 of 20": {"table_clip": 1.0, "max_selections": 4},
+    "clip 1, cap 3 of 20": {"table_clip": 1.0, "max_selections": 3},
 }
 AGGREGATORS = {"parameter-mean": 2, "trimmed-mean": 2, "coordinate-median": 1, "multi-krum": 1, "norm-clip": 1}  # seeds
 LIES = ("flipped-update", "noisy-update", "zero-update", "nan-update")
@@ -50,18 +51,14 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, help="recorded tables, written if missing")
     parser.add_argument("--out", type=Path, default=Path("runs/attacks"))
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--only", choices=("selection", "scores", "updates"))
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure and store one part alone")
     arguments = parser.parse_args()
     arguments.preset = "mountain-cars"  # for the recording
-    facts = machine_facts()
-    parts = {"selection": measure_selection, "scores": measure_scores, "updates": measure_updates}
-    samples, figures = {}, []
-    for name, measure in parts.items():
+    for name, measure in PARTS.items():
         if arguments.only in (None, name):
-            samples[name], found = measure(arguments)
-            figures += found
-    if arguments.only is None:
-        write_results("attacks", facts, figures, samples, quick=arguments.quick)
+            facts = machine_facts()
+            samples, figures = measure(arguments)
+            write_results(f"attacks-{name}", facts, figures, samples, quick=arguments.quick)
 
 
 def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
@@ -72,43 +69,43 @@ def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
     choose = chooser(rounds, federation)
     plain = choices(choose, rounds, {}, None, 1.0)
     liars = range(0, n, 3)
+    asked = {liar: [number for number, tables in enumerate(rounds) if liar in tables] for liar in liars}
     cells: dict[str, Any] = {}
     for name, defence in DEFENCES.items():
         honest = choices(choose, rounds, defence, None, 1.0)
         cells[name] = {"kept without a liar": overlap(honest, plain, k)}
-        for scale in SCALES:
+        for lie, scale in SCALES.items():
             runs = {liar: choices(choose, rounds, defence, liar, scale) for liar in liars}
-            asked = {liar: [number for number, tables in enumerate(rounds) if liar in tables] for liar in liars}
-            chosen = sum(liar in runs[liar][number] for liar in liars for number in asked[liar])
-            among = sum(map(len, asked.values()))
-            share = chosen / (len(liars) * len(rounds))
-            met = [overlap([runs[i][r] for r in asked[i]], [plain[r] for r in asked[i]], k) for i in liars if asked[i]]
-            cells[name][f"x{scale:g}"] = {
-                "of candidacies": chosen / among,
-                "of rounds": share,
-                "times its fair share": share / (k / n),
-                "kept": statistics.fmean(met),
+            times = sum(liar in runs[liar][number] for liar in liars for number in asked[liar])
+            pairs = [(runs[liar][number], plain[number]) for liar in liars for number in asked[liar]]
+            cells[name][lie] = {
+                "of candidacies": times / len(pairs),
+                "times the fair share": times / (len(liars) * len(rounds)) * n / k,
+                "kept": overlap(*zip(*pairs, strict=True), k),
             }
     rows = [
         (
             name,
             cell["kept without a liar"],
-            *(cell[f"x{s:g}"]["times its fair share"] for s in SCALES),
             cell["x100"]["kept"],
+            *(cell[lie]["times the fair share"] for lie in SCALES),
         )
         for name, cell in cells.items()
     ]
-    titles = ("defence", "kept, no liar", *(f"x{scale:g}" for scale in SCALES), "kept, x100")
-    print_table(f"selections of a liar, times its fair share of {k / n:.2f} of the rounds", titles, rows)
-    best = cells["clip 1.5, cap 4 of 20"]
-    return cells, [
-        Figure("table x100, no defence, times fair share", cells["none"]["x100"]["times its fair share"], ""),
-        Figure(
-            "table x100, clip and cap, times fair share", best["x100"]["times its fair share"], "", Goal("<=", 1.2, "")
-        ),
-        Figure("honest choice kept by clip 1.5", cells["clip 1.5"]["kept without a liar"], "", Goal(">=", 0.93, "")),
-        Figure("honest choice kept by clip and cap", best["kept without a liar"], "", Goal(">=", 0.93, "")),
-    ]
+    titles = ("defence", "kept, no liar", "kept, x100", *SCALES)
+    print_table(f"selections of a liar, times the fair share, {k / n:.2f} of the rounds", titles, rows)
+    return cells, list(selection_figures(cells))
+
+
+def selection_figures(cells: dict[str, Any]) -> Iterator[Figure]:
+    both, cap = cells["clip 1.5, cap 4 of 20"], cells["cap 4 of 20"]
+    share = "times the fair share"
+    yield Figure("table x100, no defence, times the fair share", cells["none"]["x100"][share], "")
+    yield Figure("table x100, clip and cap, times the fair share", both["x100"][share], "", Goal("<=", 1.2, ""))
+    yield Figure("lying score, cap, times the fair share", cap["score"][share], "", Goal("<=", 2, ""))
+    for name in ("clip 1.5", "cap 4 of 20", "clip 1.5, cap 4 of 20"):
+        kept = cells[name]["kept without a liar"]
+        yield Figure(f"honest choice kept by {name}", kept, "", Goal(">=", 0.93, ""))
 
 
 Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozenset[int]]
@@ -117,7 +114,7 @@ Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozen
 def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
     """Whom fedpohcs chooses of the candidates of a round; each answer is computed once."""
     from fedpohcs.execution.attacked import Lie, inflated_table
-    from fedpohcs.selection import SELECTORS, Question
+    from fedpohcs.selection import SELECTORS, Question, top_k
     from fedpohcs.types import CandidateMetrics
 
     weight = np.full(federation.num_clients, 1 / federation.num_clients)
@@ -129,12 +126,15 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
             clients = np.array(sorted(left))
             tables = {client: rounds[number][client] for client in clients.tolist()}
             generator = np.random.default_rng(0)
-            if liar in tables:
+            if liar in tables and math.isfinite(scale):
                 tables[liar] = inflated_table(tables[liar], Lie(scale, generator))
             k = min(federation.num_selected, len(clients))
             question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
             metrics = CandidateMetrics(clients, weighted_advantage=tuple(tables.values()))
-            known[key] = frozenset(select(question, metrics, None)[0].client.tolist())
+            chosen, scores = select(question, metrics, None)[0]
+            if liar in tables and math.isinf(scale):
+                chosen = top_k(clients, np.where(clients == liar, np.inf, scores["selection_metric"]), k)
+            known[key] = frozenset(chosen.tolist())
         return known[key]
 
     return choose
@@ -158,7 +158,7 @@ def choices(
     return selected
 
 
-def overlap(ours: list[frozenset[int]], theirs: list[frozenset[int]], k: int) -> float:
+def overlap(ours: Sequence[frozenset[int]], theirs: Sequence[frozenset[int]], k: int) -> float:
     return statistics.fmean(len(a & b) / k for a, b in zip(ours, theirs, strict=True))
 
 
@@ -242,6 +242,8 @@ def returns(runs: list[Any]) -> dict[str, list[float]]:
         "all rounds": [float(run.rounds["mean_return"].mean()) for run in runs],
     }
 
+
+PARTS = {"selection": measure_selection, "scores": measure_scores, "updates": measure_updates}
 
 if __name__ == "__main__":
     main()
