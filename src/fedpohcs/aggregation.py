@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpohcs.config import FederationConfig
-from fedpohcs.robust import Merged, Rows, clipped_changes, most_central, without_extremes
+from fedpohcs.robust import Merged, Rows, clipped_changes, most_central, nearest_to_centre, without_extremes
 from fedpohcs.types import ClientIds, ClientUpdates, Params, Vector
 
 
@@ -85,6 +85,11 @@ def trimmed_mean(arrived: Arrived) -> Combined:
     return _by_part(arrived, lambda rows, start: without_extremes(rows, arrived.settings.tolerated_liars))
 
 
+def phocas(arrived: Arrived) -> Combined:
+    """Robust: the mean of every single weight without what is farthest from its trimmed mean (Xie et al., 2018)."""
+    return _by_part(arrived, lambda rows, start: nearest_to_centre(rows, arrived.settings.tolerated_liars))
+
+
 def krum(arrived: Arrived) -> Combined:
     """Robust: the one update that is closest to its nearest neighbours (Blanchard et al., 2017)."""
     return _by_part(arrived, lambda rows, start: most_central(rows, arrived.settings.tolerated_liars, 1))
@@ -131,6 +136,7 @@ AGGREGATORS: dict[str, Aggregator] = {
     "policy-mean": Aggregator(policy_mean),
     "coordinate-median": Aggregator(coordinate_median, lambda liars: 2 * liars + 1),
     "trimmed-mean": Aggregator(trimmed_mean, lambda liars: 2 * liars + 1),
+    "phocas": Aggregator(phocas, lambda liars: 2 * liars + 1),
     "krum": Aggregator(krum, lambda liars: 2 * liars + 3),
     "multi-krum": Aggregator(multi_krum, lambda liars: 2 * liars + 3),
     "norm-clip": Aggregator(norm_clip, lambda liars: 2 * liars + 1),

@@ -15,6 +15,14 @@ def without_extremes(rows: Rows, cut: int) -> Merged:
     return np.sort(rows, axis=0)[cut:end].mean(axis=0), ((rank >= cut) & (rank < end)).mean(axis=1)
 
 
+def nearest_to_centre(rows: Rows, liars: int) -> Merged:
+    """The mean of each column without the `liars` numbers that are farthest from its trimmed mean."""
+    centre, _ = without_extremes(rows, liars)
+    rank = np.abs(rows - centre).argsort(axis=0, kind="stable").argsort(axis=0)
+    kept = rank < len(rows) - liars
+    return rows.mean(axis=0, where=kept), kept.mean(axis=1)
+
+
 def most_central(rows: Rows, liars: int, count: int) -> Merged:
     """The mean of the `count` rows with the least sum of squared distances to their K - liars - 2 nearest others.
 
