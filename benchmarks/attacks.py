@@ -6,8 +6,8 @@ Measured:
   the clip of tables, the cap on selections, and both; and how much of the honest choice is kept. The tables are those
   that the candidates of a training run really made (fedpohcs, Mountain Cars, seed 0); every third client lies in turn,
   in every round in which it is a candidate, and the selections of the whole run are made again.
-- scores: how often a client is selected that claims the largest score in masked selection, in whole runs, without and
-  with the cap; and a table x100 in whole runs, to compare with the above.
+- scores: how often a client is selected that claims the largest score in masked selection, or sends a table x100, in
+  whole runs of 60 rounds, without and with defences; and the mean return of defended runs in which nobody lies. Seed 0.
 - updates: mean return over the last ten of 60 rounds, with one lying update among the K = 6 of every round, by
   aggregator and kind of lie; seeds 0 and 1 for parameter-mean and trimmed-mean, seed 0 for the others.
 
@@ -35,13 +35,23 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "clip 2": {"table_clip": 2.0},
     "clip 1.5": {"table_clip": 1.5},
+    "clip 1.25": {"table_clip": 1.25},
     "clip 1": {"table_clip": 1.0},
+    "cap 5 of 20": {"max_selections": 5},
     "cap 4 of 20": {"max_selections": 4},
     "cap 3 of 20": {"max_selections": 3},
     "clip 1.5, cap 4 of 20": {"table_clip": 1.5, "max_selections": 4},
     "clip 1, cap 3 of 20": {"table_clip": 1.0, "max_selections": 3},
 }
-AGGREGATORS = {"parameter-mean": 2, "trimmed-mean": 2, "coordinate-median": 1, "multi-krum": 1, "norm-clip": 1}  # seeds
+AGGREGATORS = {
+    "parameter-mean": 2,
+    "trimmed-mean": 2,
+    "coordinate-median": 1,
+    "phocas": 1,
+    "multi-krum": 1,
+    "norm-clip": 1,
+}
+"""Seeds of each."""
 LIES = ("flipped-update", "noisy-update", "zero-update", "nan-update")
 LIAR = 30  # in the middle of sixty cars
 
@@ -98,14 +108,13 @@ def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
 
 
 def selection_figures(cells: dict[str, Any]) -> Iterator[Figure]:
-    both, cap = cells["clip 1.5, cap 4 of 20"], cells["cap 4 of 20"]
     share = "times the fair share"
     yield Figure("table x100, no defence, times the fair share", cells["none"]["x100"][share], "")
-    yield Figure("table x100, clip and cap, times the fair share", both["x100"][share], "", Goal("<=", 1.2, ""))
-    yield Figure("lying score, cap, times the fair share", cap["score"][share], "", Goal("<=", 2, ""))
-    for name in ("clip 1.5", "cap 4 of 20", "clip 1.5, cap 4 of 20"):
+    for name in ("clip 1.5", "clip 1", "cap 4 of 20", "clip 1.5, cap 4 of 20"):
+        yield Figure(f"table x100, {name}, times the fair share", cells[name]["x100"][share], "", Goal("<=", 1.2, ""))
         kept = cells[name]["kept without a liar"]
         yield Figure(f"honest choice kept by {name}", kept, "", Goal(">=", 0.93, ""))
+    yield Figure("lying score, cap, times the fair share", cells["cap 4 of 20"]["score"][share], "", Goal("<=", 2, ""))
 
 
 Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozenset[int]]
@@ -170,6 +179,10 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
     score, table = AttackConfig("lying-score", (liar,)), AttackConfig("inflated-table", (liar,), 100.0)
     cap = DefenceConfig(max_selections=18 if arguments.quick else 4)
     ways: dict[str, dict[str, Any]] = {
+        "honest": {},
+        "honest, clip 1.5": {"defence": DefenceConfig(table_clip=1.5)},
+        "honest, clip 1": {"defence": DefenceConfig(table_clip=1.0)},
+        "honest, cap 4 of 20": {"defence": cap},
         "lying score, masked": {"attack": score, "privacy": "masked"},
         "lying score, masked, cap 4 of 20": {"attack": score, "privacy": "masked", "defence": cap},
         "table x100": {"attack": table},
