@@ -193,15 +193,18 @@ def report(arguments: list[str]) -> None:
 
 
 def list_names(arguments: list[str]) -> None:
-    """Print the worlds, levels, selectors, presets and aggregators there are."""
+    """Print the worlds, levels, selectors, presets, aggregators and attacks there are."""
     _parse(options.ListOptions, "list", arguments)
     from fedpohcs.aggregation import AGGREGATORS
     from fedpohcs.envs import WORLDS, world_class, world_levels
+    from fedpohcs.execution.attacked import ATTACKS
     from fedpohcs.selection import SELECTORS
 
     register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
-    registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": AGGREGATORS}
+    aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
+    attacks = {name: attack.tell for name, attack in ATTACKS.items()}
+    registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": aggregators, "attacks": attacks}
     sections = {"worlds": worlds} | {
         title: {name: _first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
     }

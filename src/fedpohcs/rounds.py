@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from fedpohcs.aggregation import AGGREGATORS, aggregate
-from fedpohcs.config import FederationConfig
+from fedpohcs.aggregation import aggregate
+from fedpohcs.config import DefenceConfig, FederationConfig
+from fedpohcs.defences import defended, remember
 from fedpohcs.execution.base import Executor
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.selection import Question, Selection, Selector
@@ -23,17 +24,25 @@ from fedpohcs.types import (
 )
 
 NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
+UNDEFENDED = DefenceConfig()
 
 
 def run_round(
-    state: ServerState, executor: Executor, selector: Selector, federation: FederationConfig, seed: int
+    state: ServerState,
+    executor: Executor,
+    selector: Selector,
+    federation: FederationConfig,
+    seed: int,
+    defence: DefenceConfig = UNDEFENDED,
 ) -> tuple[ServerState, RoundRecord]:
     """Sample candidates, ask them, choose, train, aggregate, evaluate on everyone."""
     clock = PhaseClock()
-    question = ask_question(state.round, selector, federation, seed)
+    question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
     with clock.phase("measure"):
         asked = selector.asks(question, state.selector_state)
-        metrics = executor.measure(state.params, state.round, asked, selector.requires)
+        metrics = CandidateMetrics(asked)
+        if len(asked):
+            metrics = executor.measure(state.params, state.round, asked, selector.requires)
         question = without_silent(question, asked, metrics)
     with clock.phase("select"):
         if len(question.candidates):
@@ -44,26 +53,28 @@ def run_round(
         updates = executor.train(state.params, state.round, selection.client)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation)
-        params, rejected = aggregate(state.params, updates, weight, AGGREGATORS[federation.aggregator])
+        params, rejected, info = aggregate(state.params, updates, weight, federation)
     with clock.phase("evaluate"):
+        recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
         everyone = np.arange(executor.num_clients)
-        upcoming = ask_question(state.round + 1, selector, federation, seed)
+        upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
         executor.expect(selector.asks(upcoming, selector_state), selector.requires)
         evaluation = executor.evaluate(params, state.round + 1, everyone) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
         selection=selection,
-        updates_info=updates.info,
+        updates_info={**updates.info, **info},
         train_steps=updates.steps,
         rejected=rejected,
         evaluation=evaluation,
         seconds=clock.seconds,
         upload_bytes=upload_bytes(metrics),
         asked_costs={name: cost for name, cost in metrics.costs.items() if name != "upload_bytes"},
+        capped=capped,
     )
-    return ServerState(state.round + 1, params, selector_state), record
+    return ServerState(state.round + 1, params, selector_state, recent), record
 
 
 def evaluate_start(
@@ -91,7 +102,7 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
     """The same question without the candidates that were asked and did not answer: a network may lose them."""
     silent = np.setdiff1d(asked, metrics.client)
-    return question._replace(candidates=np.setdiff1d(question.candidates, silent)) if len(silent) else question
+    return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
 
 
 def client_weight(federation: FederationConfig) -> Vector:

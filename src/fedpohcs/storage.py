@@ -251,6 +251,7 @@ def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
     tables = (
         ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values(), **record.asked_costs}),
         ("candidate", record.candidates, record.selection.scores),
+        ("capped", record.capped, {"capped": np.ones(len(record.capped))}),
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
         ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),

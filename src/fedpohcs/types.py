@@ -79,6 +79,7 @@ class ServerState(NamedTuple):
     round: int
     params: Params
     selector_state: Any
+    recent: tuple[ClientIds, ...] = ()  # who was selected in the latest rounds, newest last, where that is capped
 
 
 class RoundRecord(NamedTuple):
@@ -94,3 +95,4 @@ class RoundRecord(NamedTuple):
     seconds: Mapping[str, float]
     upload_bytes: Mapping[int, int] = {}  # what each client that was asked sent in phase one
     asked_costs: Mapping[str, Vector] = {}  # each [asked]: what else asking took
+    capped: ClientIds = np.arange(0)  # sampled, but selected too often already to be candidates

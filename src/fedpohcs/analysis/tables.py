@@ -23,6 +23,7 @@ from fedpohcs.analysis.statistics import (
     sign_flip_test,
     summarise_reached,
 )
+from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.errors import require_known
 from fedpohcs.presets import RETURN_THRESHOLDS
 from fedpohcs.storage import LAST_ROUNDS, Run
@@ -176,6 +177,8 @@ def statistics_tables(
         tables += reference_table(members)
         if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
             tables.append(costs)
+        if (trust := _trust_table(f"what liars got and defences did ({place})", members)).rows:
+            tables.append(trust)
         base = _find_reference(members, reference)
         if base is None:
             note = f"No differences: {place} has no runs of {reference}."
@@ -314,11 +317,24 @@ def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Tabl
 
 def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
     """What asking the candidates took; no rows if no group did."""
-    by_run = [[costs for run in group.runs if (costs := phase_one(run))] for group in groups]
-    summaries = [
-        {name: mean_interval([run[name] for run in runs]) for name in runs[0]} if runs else {} for runs in by_run
-    ]
     note = "Mean over seeds [95 % bootstrap interval]; “-”: nobody was asked. Down includes the policy."
+    return _figures_table(title, groups, phase_one, note)
+
+
+def _trust_table(title: str, groups: Sequence[Group]) -> Table:
+    """What liars got and what was done against them; no rows if there is nothing to say."""
+    note = "Mean over seeds [95 % bootstrap interval]; “-”: there was no such thing."
+    return _figures_table(title, groups, trust_figures, note)
+
+
+def _figures_table(title: str, groups: Sequence[Group], figures: Callable[[Run], dict[str, float]], note: str) -> Table:
+    """Figures that not every run has."""
+    by_run = [[found for run in group.runs if (found := figures(run))] for group in groups]
+    names = [list(dict.fromkeys(name for run in runs for name in run)) for runs in by_run]
+    summaries = [
+        {name: mean_interval([run[name] for run in runs if name in run]) for name in some}
+        for runs, some in zip(by_run, names, strict=True)
+    ]
     return _table(title, groups, summaries, _show_interval, note)
 
 

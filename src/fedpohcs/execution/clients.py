@@ -161,6 +161,9 @@ class LocalExecutor(ABC):
 
     def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
         """Local training; momentum and filters stay with the client."""
+        if not len(clients):
+            nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
+            return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
         seed = self.config.seed
         shuffles = self.clients.on_host(
             lambda client: self.learner.shuffles(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
