@@ -6,6 +6,7 @@ The same tree is the command line, the stored `config.json` and the Python API. 
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedpohcs.errors import UserError, require, require_known
@@ -15,11 +16,32 @@ def _check_kinds(section: str, config: Any) -> None:
     """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if get_origin(hint) is Literal:
+        if get_origin(hint) is Literal and isinstance(value, str):
             require_known(f"{section}{name}", value, get_args(hint))
-        elif hint in (int, float, str, bool):
-            fits = isinstance(value, (int, float) if hint is float else hint) and (hint is bool or value is not True)
-            require(fits, f"{section}{name}", value, f"must be of type {hint.__name__}")
+        require(_is_a(value, hint), f"{section}{name}", value, f"must be {_kind(hint)}")
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is UnionType:
+        return any(_is_a(value, one) for one in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is_a(one, get_args(hint)[0]) for one in value)
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _kind(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) is UnionType:
+        return " or ".join(_kind(one) for one in get_args(hint) if one is not NoneType) + ", or left out"
+    if get_origin(hint) is tuple:
+        return f"a list, each item {_kind(get_args(hint)[0])}"
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return f"of type {hint.__name__}"
 
 
 def _require_positive(section: str, config: object, *names: str) -> None:
