@@ -182,8 +182,8 @@ class FaultyGrid:
         return rule, ArrayRecord({key: damages[rule] if key == name else array for key, array in record.items()})
 
     def _pass_time(self, strikes: bool) -> None:
-        """Nodes come back, under new ids; who joins late comes once the fault would have struck twice."""
-        if self.fault == "the client joins late" and strikes and self.struck > 1:
+        """Nodes come back, under new ids; who joins late comes after the first exchange of the phase."""
+        if self.fault == "the client joins late" and strikes:
             self.absent = dict.fromkeys(self.absent, 1)
         for client in list(self.absent):
             self.absent[client] -= 1

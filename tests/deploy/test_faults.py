@@ -1,4 +1,4 @@
-"""Forty kinds of faults, ten seeds each: after every round the server must have made the right thing of what arrived."""
+"""Forty kinds of faults, ten seeds each: after every round the server has made the right thing of what arrived."""
 
 from collections import Counter
 from dataclasses import replace
