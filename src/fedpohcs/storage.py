@@ -171,9 +171,11 @@ def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(descriptor)
         raise UserError(f"run (={str(path)!r}) is being written by another process. Wait for it or stop it.") from error
+    except OSError as error:  # some network file systems have no locks
+        warnings.warn(f"{path} cannot be locked ({error.strerror}); let no other process write it", stacklevel=3)
     return descriptor
 
 
