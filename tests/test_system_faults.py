@@ -1,4 +1,4 @@
-"""What the machine does to a run: full disks, limits, files that vanish, readers that leave, file systems without locks."""
+"""What a machine does to a run: full disks, limits, lost files, readers that leave, file systems without locks."""
 
 import errno
 import fcntl
