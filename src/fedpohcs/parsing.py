@@ -30,8 +30,9 @@ def parse(cls: type[T], prog: str, description: str | None, arguments: list[str]
 def in_one_line(box: str) -> str:
     """What tyro prints in a box, without what only repeats the help."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    parts = [" ".join(part.split()) for part in re.split(r"─{3,}", re.sub("[│╭╮╰╯]", " ", plain))]
-    said = [part for part in parts if part and not part.startswith(("─", "For full helptext"))]
+    inside = re.sub(r"^\s*[│|╭╰+]|[│|╮╯+]\s*$", " ", plain, flags=re.MULTILINE)  # drawn with ASCII on old terminals
+    _, *parts = [" ".join(part.split()) for part in re.split(r"[─-]{3,}", inside)]
+    said = [part for part in parts if part and not part.startswith("For full helptext")]
     if not said:
         return " ".join(plain.split())
     text = f"{said[0].rstrip('.')}."

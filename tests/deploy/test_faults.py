@@ -24,7 +24,7 @@ from fedpohcs.types import CandidateMetrics, RoundRecord
 
 from .faulty import KINDS, FaultyGrid
 
-ROUNDS, SEEDS = 4, 10
+ROUNDS, SEEDS, QUICK_SEEDS = 4, 10, 2
 FEDERATION = FederationConfig(
     num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=2, evaluation_every=2
 )
@@ -83,7 +83,9 @@ def assert_right(record: RoundRecord, grid: FaultyGrid, params: Any, before: Any
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < QUICK_SEEDS else pytest.mark.slow) for seed in range(SEEDS)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_makes_the_right_thing_of_what_arrives(kind: str, seed: int) -> None:
     grid = FaultyGrid(CONFIG, kind, seed)
