@@ -169,7 +169,8 @@ class FaultyGrid:
     def _corrupted(self, arrays: dict[str, Any]) -> tuple[str, ArrayRecord]:
         """What a broken memory, program or wire makes of an answer; the rule that notices it."""
         record = to_record(arrays)
-        numbers = [name for name, x in arrays.items() if np.asarray(x).dtype.kind == "f" and "info/" not in name]
+        numbers = [name for name, x in arrays.items() if np.size(x) and np.asarray(x).dtype.kind == "f"]
+        numbers = [name for name in numbers if not name.startswith("info/")]
         name = numbers[self.generator.integers(len(numbers))]
         good, x = record[name], np.asarray(arrays[name])
         damages = {

@@ -34,7 +34,7 @@ def sound_replies(template: dict[str, np.ndarray], count: int, seed: int) -> lis
     generator = np.random.default_rng(seed)
 
     def near(array: np.ndarray) -> np.ndarray:
-        return (array + generator.normal(size=array.shape)).astype(array.dtype)
+        return np.asarray(array + generator.normal(size=array.shape), array.dtype)
 
     return [Reply(n, {name: near(array) for name, array in template.items()}, 100 + n) for n in range(count)]
 
