@@ -2,7 +2,9 @@
 
 The preset `tabular` with 5 clients, 4 candidates and 2 selected, tables and a checkpoint written after every round.
 Measured every 50 rounds: resident memory and open file handles. Warm-up is the first tenth. Goals: memory grows by at
-most 5 % from the end of the warm-up to the end, no handle stays open; the last rounds are as fast as the first.
+most 5 % from the end of the warm-up to the end, no handle stays open. Checkpoints are written on a thread, which may
+hold a file while the handles are counted: the fewest of the first and of the last fifth of the samples are compared.
+`run_experiment` keeps the record of every round for its caller, which is most of what memory grows by.
 """
 
 import itertools
@@ -55,11 +57,14 @@ def main() -> None:
     settled = watch.samples[len(watch.samples) // 10 :]
     memory, handles = [one["memory_mb"] for one in settled], [one["handles"] for one in settled]
     seconds = [(b["at"] - a["at"]) / every for a, b in itertools.pairwise(settled)]
+    fifth = max(1, len(handles) // 5)
     figures = [
         Figure("rounds", rounds, "rounds"),
         Figure("memory after the warm-up", memory[0], "MB"),
         Figure("memory growth after the warm-up", 100 * (memory[-1] / memory[0] - 1), "%", Goal("<=", 5, "%")),
-        Figure("growth of open handles", handles[-1] - handles[0], "handles", Goal("<=", 0, "handles")),
+        Figure(
+            "growth of open handles", min(handles[-fifth:]) - min(handles[:fifth]), "handles", Goal("<=", 0, "handles")
+        ),
         Figure("seconds a round, first half", statistics.median(seconds[: len(seconds) // 2]), "s"),
         Figure("seconds a round, second half", statistics.median(seconds[len(seconds) // 2 :]), "s"),
     ]

@@ -112,7 +112,10 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
     """The same question without the candidates that were asked and did not answer: a network may lose them."""
     silent = np.setdiff1d(asked, metrics.client)
-    return question._replace(candidates=np.setdiff1d(question.candidates, silent)) if len(silent) else question
+    if not len(silent):
+        return question
+    candidates = np.setdiff1d(question.candidates, silent)
+    return question._replace(candidates=candidates, num_selected=min(question.num_selected, len(candidates)))
 
 
 def client_weight(federation: FederationConfig) -> Vector:
