@@ -232,8 +232,8 @@ def test_every_fault_has_a_row_and_every_test_named_there_exists() -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", read(DOCS / "faults.md"))
     missing = [name for file, name in named if f"def {name}(" not in read(ROOT / "tests" / file)]
     assert not missing
-    unproven = [number for number, row in rows if "::test_" not in row]
-    assert unproven == re.findall(r"^\| (\d+) \|.*\| - \(.*\) \|$", read(DOCS / "faults.md"), flags=re.MULTILINE)
+    reasons = r"\| - \(.+\)$"
+    assert not [number for number, row in rows if "::test_" not in row and not re.search(reasons, row)]
 
 
 def test_every_name_of_the_paper_map_exists() -> None:

@@ -136,11 +136,11 @@ def broken_rules(rows: np.ndarray, rule: Expected) -> Iterator[Broken]:
     if not rule.finite:
         return
     own_axes = tuple(range(1, rows.ndim))
-    finite = np.isfinite(rows).all(axis=own_axes)
+    finite = np.asarray(np.isfinite(rows).all(axis=own_axes))
     if not finite.all():
         yield Broken("finite", "holds a number that is not finite", ~finite)
     if rule.low > -math.inf or rule.high < math.inf:
-        inside = ((rows >= rule.low) & (rows <= rule.high)).all(axis=own_axes)
+        inside = np.asarray(((rows >= rule.low) & (rows <= rule.high)).all(axis=own_axes))
         if not (inside | ~finite).all():
             yield Broken("range", f"holds a number outside [{rule.low:g}, {rule.high:g}]", finite & ~inside)
 
