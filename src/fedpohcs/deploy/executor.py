@@ -45,7 +45,7 @@ MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must loo
 QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right
 INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a passing failure may break
 SECONDS_A_LOOK = 1.0  # between two looks at who is connected, before the first round
-TABLE = "measured/table/"  # before the names of a table's arrays
+TABLE_PREFIX = "measured/table/"  # before the names of a table's arrays
 
 log = logging.getLogger("fedpohcs")
 Arrays = dict[str, np.ndarray]
@@ -339,7 +339,7 @@ class FlowerExecutor:
         if "weighted_advantage" not in names:
             return expected
         table = table_rules(predicted=self.config.modelling.missing == "predicted")
-        return expected | {TABLE + name: rule for name, rule in table.items()}
+        return expected | {TABLE_PREFIX + name: rule for name, rule in table.items()}
 
 
 def _reason(error: Error) -> str:
@@ -347,7 +347,7 @@ def _reason(error: Error) -> str:
 
 
 def _table_of(arrays: Arrays) -> Arrays:
-    return {name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)}
+    return {name.removeprefix(TABLE_PREFIX): array for name, array in arrays.items() if name.startswith(TABLE_PREFIX)}
 
 
 def _metrics(clients: ClientIds, rows: list[Arrays], names: Set[str]) -> CandidateMetrics:
