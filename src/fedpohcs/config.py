@@ -7,9 +7,11 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedpohcs.errors import UserError, require, require_known
+
+UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those with a Literal
 
 
 def _check_kinds(section: str, config: Any) -> None:
@@ -22,7 +24,7 @@ def _check_kinds(section: str, config: Any) -> None:
 
 
 def _is_a(value: Any, hint: Any) -> bool:
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in UNIONS:
         return any(_is_a(value, one) for one in get_args(hint))
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_is_a(one, get_args(hint)[0]) for one in value)
@@ -35,8 +37,9 @@ def _is_a(value: Any, hint: Any) -> bool:
 
 def _kind(hint: Any) -> str:
     """A type in words."""
-    if get_origin(hint) is UnionType:
-        return " or ".join(_kind(one) for one in get_args(hint) if one is not NoneType) + ", or left out"
+    if get_origin(hint) in UNIONS:
+        kinds = [_kind(one) for one in get_args(hint) if one is not NoneType]
+        return " or ".join(kinds) + (", or left out" if NoneType in get_args(hint) else "")
     if get_origin(hint) is tuple:
         return f"a list, each item {_kind(get_args(hint)[0])}"
     if get_origin(hint) is Literal:
