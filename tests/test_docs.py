@@ -252,6 +252,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(linked), target
 
 
+def test_every_fault_has_a_row_and_every_test_named_there_exists() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", read(DOCS / "faults.md"), flags=re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 45))
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", read(DOCS / "faults.md"))
+    missing = [name for file, name in named if f"def {name}(" not in read(ROOT / "tests" / file)]
+    assert not missing
+    reasons = r"\| - \(.+\)$"
+    assert not [number for number, row in rows if "::test_" not in row and not re.search(reasons, row)]
+
+
 def test_every_name_of_the_paper_map_exists() -> None:
     names = set(re.findall(r"`((?:\w+\.)+\w+)`", read(DOCS / "paper-map.md")))
     names = {name for name in names if not re.search(r"\.(csv|toml|py|md)$", name)}

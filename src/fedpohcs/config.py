@@ -6,24 +6,45 @@ The same tree is the command line, the stored `config.json` and the Python API. 
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedpohcs.errors import UserError, require, require_known
+
+UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those with a Literal
 
 
 def _check_kinds(section: str, config: Any) -> None:
     """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        is_set = value is not None
-        if is_set and get_origin(hint) is UnionType:  # X | None
-            hint = get_args(hint)[0]
-        if get_origin(hint) is Literal:
+        if get_origin(hint) is Literal and isinstance(value, str):
             require_known(f"{section}{name}", value, get_args(hint))
-        elif hint in (int, float, str, bool):
-            fits = isinstance(value, (int, float) if hint is float else hint) and (hint is bool or value is not True)
-            require(fits, f"{section}{name}", value, f"must be of type {hint.__name__}")
+        require(_is_a(value, hint), f"{section}{name}", value, f"must be {_kind(hint)}")
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in UNIONS:
+        return any(_is_a(value, one) for one in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is_a(one, get_args(hint)[0]) for one in value)
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _kind(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) in UNIONS:
+        kinds = [_kind(one) for one in get_args(hint) if one is not NoneType]
+        return " or ".join(kinds) + (", or left out" if NoneType in get_args(hint) else "")
+    if get_origin(hint) is tuple:
+        return f"a list, each item {_kind(get_args(hint)[0])}"
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return f"of type {hint.__name__}"
 
 
 def _require_positive(section: str, config: object, *names: str) -> None:
@@ -342,6 +363,8 @@ class ExperimentConfig:
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
+        if self.env is not None:
+            require(self.world == "gym", "env", self.env, f"is for the world 'gym', not for {self.world!r}")
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)

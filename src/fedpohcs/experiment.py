@@ -231,8 +231,6 @@ def check_names(config: ExperimentConfig) -> None:
     world = world_class(config.world)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
-    if config.env is not None:
-        require(config.world == "gym", "env", config.env, f"is for the world 'gym', not for {config.world!r}")
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     _check_trust(config)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import tyro
-
 from fedpohcs import options
 from fedpohcs.errors import UserError, require
+from fedpohcs.parsing import parse
 
 T = TypeVar("T")
 
@@ -89,4 +88,4 @@ def _index(client: int) -> int:
 
 
 def _parse(cls: type[T], command: str, arguments: list[str], description: str | None) -> T:
-    return tyro.cli(cls, prog=f"fedpohcs {command}", description=(description or "").strip(), args=arguments)
+    return parse(cls, f"fedpohcs {command}", description, arguments)

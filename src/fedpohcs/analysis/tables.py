@@ -175,6 +175,7 @@ def statistics_tables(
         if scope.thresholds:
             tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
         tables += reference_table(members)
+        tables += _bad_replies_table(f"answers left out, by phase and rule ({place})", members)
         if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
             tables.append(costs)
         if (trust := _trust_table(f"what liars got and defences did ({place})", members)).rows:
@@ -336,6 +337,17 @@ def _figures_table(title: str, groups: Sequence[Group], figures: Callable[[Run],
         for runs, some in zip(by_run, names, strict=True)
     ]
     return _table(title, groups, summaries, _show_interval, note)
+
+
+def _bad_replies_table(title: str, groups: Sequence[Group]) -> list[Table]:
+    """How many answers of clients broke a rule; nothing if none did."""
+    names = sorted({name for group in groups for run in group.runs for name in run.bad_replies})
+    summaries = [
+        {name: mean_interval([float(run.bad_replies.get(name, 0)) for run in group.runs]) for name in names}
+        for group in groups
+    ]
+    note = "Number in a run, mean over seeds [95 % bootstrap interval]. clients.csv names clients and arrays."
+    return [_table(title, groups, summaries, _show_interval, note)] if names else []
 
 
 def _differences_table(title: str, groups: Sequence[Group], base: Group, scope: Scope) -> Table:

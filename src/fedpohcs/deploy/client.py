@@ -18,12 +18,12 @@ import numpy as np
 import fedpohcs.heterogeneity.prediction  # noqa: F401 - types that a stored state may name
 from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
 from fedpohcs.config import ExperimentConfig
-from fedpohcs.deploy.codec import table_arrays
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
 from fedpohcs.errors import require
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
 from fedpohcs.execution.mapping import take_clients
+from fedpohcs.execution.replies import table_arrays
 from fedpohcs.storage import named_arrays
 from fedpohcs.types import Params
 

@@ -66,7 +66,7 @@ class PrivateExecutor:
             snapshot: of an earlier executor of the same config.
         """
         self.within, self.config, self.weight = within, config, weight
-        self.num_clients = within.num_clients
+        self.num_clients, self.most_steps = within.num_clients, within.most_steps
         self.answers = np.zeros(self.num_clients, np.int64) if snapshot is None else snapshot.answers
         run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
         self.parameters = Parameters(config.privacy, run, config.protection)
