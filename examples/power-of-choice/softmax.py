@@ -8,7 +8,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedpohcs.deploy.strategies import PowerOfChoice
 
 FEATURES, CLASSES, EXAMPLES = 20, 4, 200
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 def data_of(partition: int) -> tuple[np.ndarray, np.ndarray]:

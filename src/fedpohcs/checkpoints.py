@@ -130,10 +130,10 @@ def keep_newest(folder: Path, count: int) -> None:
         old.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write so that a crash or a power cut at any moment leaves the old file or the new one."""
     unfinished = path.with_name(path.name + ".partial")
-    with unfinished.open("wb") as file:
+    with open(unfinished, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

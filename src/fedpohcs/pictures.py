@@ -204,7 +204,10 @@ def paint_drive(config: ExperimentConfig, client: int, episode: Episode, path: P
     totals = np.concatenate([[0], np.cumsum(episode.rewards)])
     last = len(totals) - 1
     shown = [*range(0, last, STEPS_A_FRAME), last]
-    frames = [Frame(*episode.scenes[time], float(totals[time])) for time in shown]
+    frames = []
+    for time in shown:
+        vehicles, speeds = episode.scenes[time]
+        frames.append(Frame(vehicles, speeds, float(totals[time])))
     draw_drive(world.networks[client], frames, path, caption)
 
 

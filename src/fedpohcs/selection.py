@@ -55,7 +55,8 @@ def choose(question: Question, clients: ClientIds, score: Vector) -> ClientIds:
 
 
 def _at_random(question: Question, clients: ClientIds) -> ClientIds:
-    return np.sort(question.generator.choice(np.sort(clients), question.num_selected, replace=False))
+    size = min(question.num_selected, len(clients))  # a network may lose candidates
+    return np.sort(question.generator.choice(np.sort(clients), size, replace=False))
 
 
 def by_score(name: str, requires: str, scores: Scores, *, private: bool = False) -> Selector:

@@ -10,6 +10,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.deploy.client_app import app as own_app
+from fedpohcs.deploy.keys import Keys
 from fedpohcs.deploy.protocol import config_text
 
 Fault = Callable[[Message, Message], Message | None]
@@ -36,24 +37,35 @@ class AppGrid:
         for message in messages:
             kind = message.metadata.message_type
             self.counts[kind] = self.counts.get(kind, 0) + 1
-            node = message.metadata.dst_node_id
-            context = Context(1, node, self.node_configs[node], RecordDict(), self.run_config)
-            try:
-                answer = self.app(message, context)
-            except Exception as error:
-                answer = Message(Error(2, str(error)), reply_to=message)
-            arrived = self.fault(message, answer)
+            arrived = self.fault(message, self.answer(message))
             if arrived is not None:
                 answers.append(arrived)
         return answers
+
+    def answer(self, message: Message) -> Message:
+        """What the node that a message is for says to it."""
+        node = message.metadata.dst_node_id
+        context = Context(1, node, self.node_configs[node], RecordDict(), self.run_config)
+        try:
+            return self.app(message, context)
+        except Exception as error:
+            return Message(Error(2, str(error)), reply_to=message)
+
+
+def node_config(client: int, keys: Keys | None = None) -> dict[str, Any]:
+    """What the node of a client is started with."""
+    secret = {"identity": str(keys.identity(client + 1)), "members": str(keys.members)} if keys else {}
+    return {"client-id": client + 1, **secret}
 
 
 class LoopGrid(AppGrid):
     """The clients of an experiment, one node each; node ids are out of order, as Flower's are."""
 
-    def __init__(self, config: ExperimentConfig, states: Path, clients: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, config: ExperimentConfig, states: Path, clients: Iterable[int] | None = None, keys: Keys | None = None
+    ) -> None:
         ids = range(config.federation.num_clients) if clients is None else clients
-        nodes = {(n * 7919 + 13) % 1009: {"client-id": n + 1} for n in ids}
+        nodes = {(n * 7919 + 13) % 1009: node_config(n, keys) for n in ids}
         super().__init__(own_app, nodes, {"config": config_text(config), "state-dir": str(states)})
 
     def node_of(self, client: int) -> int:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,9 @@ def test_the_app_folder_holds_settings_and_no_code(tmp_path: Path, capsys: pytes
     assert flower["app"]["config"]["min-clients"] == 4
 
 
+NODE = ("--superlink", "s:1", "--client-id", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -56,6 +60,17 @@ def test_the_app_folder_holds_settings_and_no_code(tmp_path: Path, capsys: pytes
         (["run", "tabular", "--min-clients", "13"], "min-clients (=13) must not exceed num_clients (=12)"),
         (["run", "--resume", "nowhere"], "run (='nowhere') is not a run folder"),
         (["run", "tabular", "--checkpoint-every", "-1"], "checkpoint-every (=-1) must be 0 or more"),
+        (["run", "tabular", "--privacy", "masked", "--insecure"], "insecure (=True) cannot go with privacy 'masked'"),
+        (["app", "tabular", "--privacy", "masked"], "members (='none') must be given with privacy 'masked'"),
+        (["app", "tabular", "--privacy", "masked", "--members", "m"], "cannot be read: No such file or directory"),
+        (["app", "tabular", "--members", "m"], "members (='m') is for private selection"),
+        (["run", "tabular", "--privacy", "masked", "--selector", "potential-only"], "Use fedpohcs or"),
+        (["run", "tabular", "--port", "70000"], "port (=70000) must be at least 0 and below 65536"),
+        (["node", "--superlink", "s:1", "--client-id", "0", "--insecure"], "client-id (=0) must be at least 1"),
+        (["node", "--superlink", "s:1", "--client-id", "1"], "root-certificates (=None) must be given, or --insecure"),
+        (["node", *NODE, "--insecure", "--identity", "i"], "identity (='i') and members (='None') go together"),
+        (["node", *NODE, "--insecure", "--identity", "i", "--members", "m"], "identity (='i') is not a file"),
+        (["node", *NODE, "--root-certificates", "ca.pem", "--key", "k"], "root-certificates (='ca.pem') is not a file"),
         (["keys", "new", "--clients", "0"], "clients (=0) must be at least 1"),
         (["keys", "new", "--hosts", "a,"], "hosts (='a,') must be names or addresses"),
     ],
@@ -74,6 +89,9 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+SECRETS = ("server.key", "client-1", "client-2", "identity-1", "identity-2")
+
+
 def test_keys_are_for_their_owner_alone_and_never_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,8 +99,9 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(
     folder = tmp_path / "keys"
     assert main(["flower", "keys", str(folder), "--clients", "2", "--hosts", "example.org,10.0.0.1"]) == 0
     names = {"ca.pem", "server.pem", "server.key", "client-1", "client-1.pub", "client-2", "client-2.pub"}
+    names |= {"identity-1", "identity-2", "members"}
     assert {path.name for path in folder.iterdir()} == names
-    assert {(folder / name).stat().st_mode & 0o777 for name in ("server.key", "client-1", "client-2")} == {0o600}
+    assert {(folder / name).stat().st_mode & 0o777 for name in SECRETS} == {0o600}
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(["flower", "keys", str(folder)]) == 2
     assert "Keys are never overwritten" in capsys.readouterr().err
@@ -103,6 +122,18 @@ def test_the_certificate_is_signed_by_the_authority_for_every_host(tmp_path: Pat
     assert names.get_values_for_type(x509.DNSName) == ["example.org"]
     assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
     assert (server.not_valid_after_utc - server.not_valid_before_utc).days == 7
+
+
+def test_telemetry_is_off_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    from fedpohcs.deploy.local import LocalFleet
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("FLWR_TELEMETRY_ENABLED", raising=False)
+    for asked in (False, True):
+        fleet = LocalFleet(1, tmp_path / "logs", runtime="deployment", telemetry=asked)
+        assert fleet.environment["FLWR_TELEMETRY_ENABLED"] == str(int(asked))
+        assert fleet.environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
 
 
 def test_rules_follow_the_config_but_not_the_number_of_rounds() -> None:

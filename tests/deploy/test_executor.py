@@ -297,8 +297,30 @@ def test_a_client_id_beyond_the_population_is_refused(config: ExperimentConfig, 
 
 def test_a_client_with_another_config_is_refused_and_both_are_named(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(replace(config, seed=1), states)
-    with pytest.raises(UserError, match=r"protocol 1, config [0-9a-f]{16}.* there; protocol 1, config [0-9a-f]{16}"):
+    with pytest.raises(UserError, match=r"protocol 2, config [0-9a-f]{16}.* there; protocol 2, config [0-9a-f]{16}"):
         training_on(grid, config)
+
+
+def test_a_client_of_an_older_protocol_is_refused_and_both_are_named(config: ExperimentConfig, states: Path) -> None:
+    grid = LoopGrid(config, states)
+
+    def older(question: Message, answer: Message) -> Message:
+        stamp = ConfigRecord(dict(answer.content.config_records["answer"]) | {"rules.protocol": 1})
+        return Message(RecordDict({"answer": stamp}), reply_to=question)
+
+    grid.fault = older
+    with pytest.raises(UserError, match=r"protocol 1, config [0-9a-f]{16}, fedpohcs .* there; protocol 2"):
+        training_on(grid, config)
+
+
+@pytest.mark.parametrize("selector", ["fedpohcs", "power-of-choice"])
+def test_fewer_candidates_than_wanted_are_all_selected(selector: str, config: ExperimentConfig, states: Path) -> None:
+    config = replace(config, selector=selector, federation=replace(config.federation, num_candidates=4))
+    grid = LoopGrid(config, states)
+    rounds = training_on(grid, config).remaining_rounds()
+    next(rounds)
+    grid.node_configs = {grid.node_of(1): {"client-id": 2}}
+    assert list(rounds)[-1].selection.client.tolist() == [1]
 
 
 class Interrupted(Exception):  # noqa: N818

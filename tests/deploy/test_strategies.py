@@ -13,6 +13,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.object_ref import validate
 
 from fedpohcs.deploy.strategies import FedPOHCS, GradientNorm, PowerOfChoice, table_record
 from fedpohcs.errors import UserError
@@ -36,6 +37,12 @@ def example() -> ModuleType:
 
 def test_the_example_is_sixty_lines() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("reference", ["softmax:server", "softmax:client"])
+def test_flower_finds_the_apps_of_the_example(reference: str) -> None:
+    """It reads the source and does not run it."""
+    assert validate(reference, project_dir=EXAMPLE.parent) == (True, None)
 
 
 def test_the_example_app_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

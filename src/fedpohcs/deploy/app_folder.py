@@ -7,7 +7,8 @@ from fedpohcs import __version__
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.deploy.protocol import config_text
 
-APP_NAME = "fedpohcs-app"
+PUBLISHER, APP_NAME = "fedpohcs", "fedpohcs-app"
+APP_ID = f"{PUBLISHER}/{APP_NAME}"
 
 
 def run_settings(config: ExperimentConfig, out: Path, **changes: Any) -> dict[str, Any]:
@@ -22,6 +23,8 @@ def run_settings(config: ExperimentConfig, out: Path, **changes: Any) -> dict[st
         "startup-timeout": 600.0,
         "min-clients": 0,
         "state-dir": "",
+        "members": "",
+        "simulated-keys": "",
         "outcome": "",
     }
     assert changes.keys() <= settings.keys()
@@ -42,7 +45,7 @@ license = "MIT"
 dependencies = []
 
 [tool.flwr.app]
-publisher = "fedpohcs"
+publisher = "{PUBLISHER}"
 
 [tool.flwr.app.components]
 serverapp = "fedpohcs.deploy.server_app:app"

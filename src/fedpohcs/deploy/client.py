@@ -6,7 +6,6 @@ answering the same question twice gives the same answer.
 """
 
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -18,14 +17,17 @@ import numpy as np
 import fedpohcs.heterogeneity.prediction  # noqa: F401 - types that a stored state may name
 from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
 from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.member import Member
+from fedpohcs.deploy.node import run_folder
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
 from fedpohcs.errors import require
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
 from fedpohcs.execution.mapping import take_clients
+from fedpohcs.execution.private import policy_digest
 from fedpohcs.execution.replies import table_arrays
 from fedpohcs.storage import named_arrays
-from fedpohcs.types import Params
+from fedpohcs.types import CandidateMetrics, Params
 
 ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2}
 """In which order a round's number meets a client: its policy is evaluated, measured, and trained from."""
@@ -62,18 +64,12 @@ class Memory:
             path.unlink(missing_ok=True)
 
 
-def state_folder(given: str | None) -> Path:
-    """Where clients of this machine keep their states."""
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "fedpohcs"
-
-
 class RemoteClient:
-    """Answers the server for one client."""
+    """Answers the server for one client. With a `member` it sends no table and no plain number: messages instead."""
 
-    def __init__(self, config: ExperimentConfig, client: int, states: Path, *, record: bool) -> None:
+    def __init__(
+        self, config: ExperimentConfig, client: int, states: Path, *, record: bool, member: Member | None = None
+    ) -> None:
         n = config.federation.num_clients
         require(0 <= client < n, "client-id", client + 1, f"must lie between 1 and num_clients (={n})")
         # One client has nobody to run beside, and pays for no group but its own.
@@ -81,11 +77,11 @@ class RemoteClient:
         self.client = client
         self.states = states
         self.record = record
+        self.member = member
 
     def answer(self, request: Request, params: Params) -> dict[str, np.ndarray]:
         """Do what is asked and remember it."""
-        require(request.run.isalnum(), "run", request.run, "must be letters and digits")
-        memory = Memory(self.states / request.run / f"client-{self.client + 1}")
+        memory = Memory(run_folder(self.states, request.run, self.client))
         now = moment(request.phase, request.round)
         found = memory.before(now)
         snapshot: Snapshot | None = found.state if found else None
@@ -139,6 +135,8 @@ class RemoteClient:
 
     def _measured(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, Any]:
         metrics = executor.measure(params, request.round, self._me, request.measures)
+        if self.member is not None:
+            return _hidden(metrics, self.member, policy_digest(params), request.message)
         arrays: dict[str, Any] = {}
         if metrics.mean_return is not None:
             arrays["measured/mean_return"] = metrics.mean_return[0]
@@ -148,6 +146,15 @@ class RemoteClient:
             table = table_arrays(metrics.weighted_advantage[0])
             arrays |= {f"measured/table/{name}": array for name, array in table.items()}
         return arrays
+
+
+def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, message: bytes) -> dict[str, Any]:
+    """Rounded numbers, and the answer to an invitation in place of a table."""
+    numbers = {"mean_return": metrics.mean_return, "gradient_norm": metrics.gradient_norm}
+    sent = {name: member.scalar(float(values[0])) for name, values in numbers.items() if values is not None}
+    if metrics.weighted_advantage is not None:
+        sent["message"] = member.answer(message, policy, metrics.weighted_advantage[0])
+    return {f"measured/{name}": np.frombuffer(data, np.uint8) for name, data in sent.items()}
 
 
 def _info(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from fedpohcs.execution.replies import Received, checked_arrays, expected_like
-from fedpohcs.heterogeneity.prediction import AdvantagePredictor
 from fedpohcs.storage import named_arrays
 from fedpohcs.types import WeightedAdvantage
 
@@ -31,6 +29,8 @@ def from_record(record: ArrayRecord) -> dict[str, Received]:
 
 def params_from_record(record: ArrayRecord, template: Any) -> Any:
     """A tree like `template`, or `BadReplyError`."""
+    import jax
+
     like = named_arrays(template)
     arrays = checked_arrays(from_record(record), expected_like(like))
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in like])
@@ -38,5 +38,7 @@ def params_from_record(record: ArrayRecord, template: Any) -> Any:
 
 def table_from_arrays(arrays: Mapping[str, np.ndarray]) -> WeightedAdvantage:
     """A client's table back."""
+    from fedpohcs.heterogeneity.prediction import AdvantagePredictor
+
     fill = {name: arrays[f"fill/{name}"] for name in AdvantagePredictor._fields if f"fill/{name}" in arrays}
     return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill) if fill else None)

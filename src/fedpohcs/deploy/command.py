@@ -58,6 +58,8 @@ class RunOptions:
     """Rounds between two checkpoints, from which --resume goes on. 0: none."""
     runtime: Literal["deployment", "simulation"] = "deployment"
     """A SuperNode process for each client, or Flower's simulation, which shares processes among clients."""
+    port: int = 0
+    """Of the SuperLink. 0: any that is free."""
     insecure: bool = False
     """Plain text between the processes: no TLS, no keys."""
     telemetry: bool = False
@@ -77,6 +79,8 @@ class ResumeOptions:
     """Rounds between two checkpoints. 0: none."""
     runtime: Literal["deployment", "simulation"] = "deployment"
     """A SuperNode process for each client, or Flower's simulation."""
+    port: int = 0
+    """Of the SuperLink. 0: any that is free."""
     insecure: bool = False
     """Plain text between the processes: no TLS, no keys."""
     telemetry: bool = False
@@ -99,6 +103,8 @@ class AppOptions:
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
+    members: Path | None = None
+    """With privacy: the list of members' keys, as `fedpohcs flower keys` writes it."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,11 @@ def _check(config: ExperimentConfig, given: Any) -> None:
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")
     require(every >= 0, "checkpoint-every", every, "must be 0 or more")
+    if config.privacy != "none":
+        plain = getattr(given, "insecure", False)
+        require(
+            not plain, "insecure", plain, f"cannot go with privacy {config.privacy!r}: scores need TLS on their way"
+        )
 
 
 def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[str, Any]) -> None:
@@ -169,8 +180,10 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
         config.federation.num_clients,
         logs,
         runtime=given.runtime,
+        port=given.port,
         insecure=given.insecure,
         telemetry=given.telemetry,
+        private=config.privacy != "none",
     )
     outcome = fleet.scratch / "outcome.json"
     settings = run_settings(config, out, **given.waiting.settings(), **changes)
@@ -209,7 +222,22 @@ def app(arguments: list[str]) -> None:
     _check(config, given)
     out = given.out or Path("runs") / start.name / cli.run_path(config)
     settings = run_settings(config, out, **given.waiting.settings())
-    print(write_app(given.app, settings | {"checkpoint-every": given.checkpoint_every}))
+    settings |= {"checkpoint-every": given.checkpoint_every, "members": _members(config, given.members)}
+    print(write_app(given.app, settings))
+
+
+def _members(config: ExperimentConfig, given: Path | None) -> str:
+    """The path of the list of members, once it was looked at; nothing where selection is not private."""
+    if config.privacy == "none":
+        require(given is None, "members", str(given), "is for private selection", "Add --privacy masked.")
+        return ""
+    require(given is not None, "members", "none", f"must be given with privacy {config.privacy!r}")
+    from fedpohcs.deploy.keys import load_members
+
+    path = Path(str(given)).absolute()
+    known, n = load_members(path), config.federation.num_clients
+    require(known.keys() >= set(range(n)), "members", str(path), f"must list the clients 1 to {n}")
+    return str(path)
 
 
 def keys(arguments: list[str]) -> None:
@@ -220,10 +248,22 @@ def keys(arguments: list[str]) -> None:
 
     made = make_keys(given.out, given.clients, [host.strip() for host in given.hosts.split(",")], given.days)
     print(f"{made.folder}: ca.pem for every node; server.pem and server.key for the server;")
-    print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered.")
+    print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered;")
+    print("for private selection identity-1 and so on for a node each, and members for every node.")
 
 
-SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "app": app, "keys": keys}
+def node(arguments: list[str]) -> None:
+    """Be one client of a federation, on a device of its own, until stopped."""
+    from fedpohcs.cli import stopped_by_signals
+    from fedpohcs.deploy.node_command import NodeOptions, run_node
+
+    given = _parse(NodeOptions, "node", node, arguments)
+    require_flower()
+    with stopped_by_signals("stopped."):
+        run_node(given)
+
+
+SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "app": app, "node": node, "keys": keys}
 
 
 def run_command(arguments: list[str]) -> None:

@@ -18,7 +18,8 @@ from flwr.serverapp import Grid
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.deploy import protocol
 from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
-from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, TRAIN, Request
+from fedpohcs.deploy.eager import EagerGrid
+from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, PRIVATE, TRAIN, Request
 from fedpohcs.envs import make_world
 from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import UserError, require
@@ -45,7 +46,9 @@ MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must loo
 QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right
 INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a passing failure may break
 SECONDS_A_LOOK = 1.0  # between two looks at who is connected, before the first round
+TABLE = "weighted_advantage"
 TABLE_PREFIX = "measured/table/"  # before the names of a table's arrays
+SECRET = Expected(np.uint8, (None,))  # a message of private selection: whoever reads it checks what is in it
 
 log = logging.getLogger("fedpohcs")
 Arrays = dict[str, np.ndarray]
@@ -75,7 +78,7 @@ class FlowerExecutor:
         self,
         config: ExperimentConfig,
         *,
-        grid: Grid,
+        grid: Grid | EagerGrid,
         record: bool = True,
         snapshot: RemoteClients | None = None,
         limits: Limits | None = None,
@@ -111,6 +114,7 @@ class FlowerExecutor:
         self.bad: list[BadReply] = []  # answers left out and not reported yet
         self.upcoming: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
         self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, ahead of the question
+        self.invitations: Mapping[int, bytes] = {}  # to private selection, that the next evaluation takes along
         self.attempt = 0
         self.empty_rounds = 0
         self._wait_for_clients()
@@ -135,13 +139,25 @@ class FlowerExecutor:
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Phase one, of those who did not send it with their evaluation."""
+        known = self.measurements(params, round_number, clients, names)
+        answered = np.array([n for n in clients.tolist() if n in known], int)
+        return _metrics(answered, [known[n] for n in answered.tolist()], names)._replace(bad=self._reported())
+
+    def measurements(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> dict[int, Arrays]:
+        """What each client sent, if it is sound."""
         known = {n: self.measured[round_number, n] for n in clients.tolist() if (round_number, n) in self.measured}
         self.measured.clear()
         request = self._request(MEASURE, round_number, names)
         missing = [n for n in clients.tolist() if n not in known]
-        known |= self._ask(params, dict.fromkeys(missing, request), self._expected_measures(names))
-        answered = np.array([n for n in clients.tolist() if n in known], int)
-        return _metrics(answered, [known[n] for n in answered.tolist()], names)._replace(bad=self._reported())
+        return known | self._ask(params, dict.fromkeys(missing, request), self._expected_measures(names))
+
+    def carry(self, messages: Mapping[int, bytes], round_number: int, params: Params | None = None) -> dict[int, bytes]:
+        """Carry messages of private selection; clients that are given a policy make their tables under it first."""
+        name, request = "message", self._request(PRIVATE, round_number)
+        if params is not None:
+            name, request = "measured/message", self._request(MEASURE, round_number, frozenset({TABLE}))
+        requests = {client: request._replace(message=message) for client, message in messages.items()}
+        return {n: one[name].tobytes() for n, one in self._ask(params, requests, {name: SECRET}).items()}
 
     def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
         """Phase two. Who sends nothing sound has made no steps, so that its row counts for nothing."""
@@ -172,6 +188,7 @@ class FlowerExecutor:
         alone = self._request(EVALUATE, round_number)
         both = self._request(EVALUATE, round_number, names)
         requests = {n: both if n in wanted and names else alone for n in clients.tolist()}
+        requests = {n: one._replace(message=self.invitations.get(n, b"")) for n, one in requests.items()}
         answers = self._ask(params, requests, expected, self._expected_measures(names))
         self.measured = {(round_number, n): one for n, one in answers.items() if requests[n].measures}
         answered = np.array(sorted(answers), int)
@@ -186,7 +203,7 @@ class FlowerExecutor:
 
     def _ask(
         self,
-        params: Params,
+        params: Params | None,
         requests: Mapping[int, Request],
         expected: Mapping[str, Expected],
         measures: Mapping[str, Expected] | None = None,
@@ -198,7 +215,8 @@ class FlowerExecutor:
         number, phase = first.round, first.phase
         self._meet_newcomers(again=phase == EVALUATE)  # one wait a round for a node that hangs
         self.attempt += 1
-        record = to_record(named_arrays(params))  # one object for all: Flower sends equal contents once
+        # One object for all: Flower sends equal contents once.
+        record = None if params is None else to_record(named_arrays(params))
         questions = {
             self.nodes[client]: (client, request._replace(attempt=self.attempt))
             for client, request in requests.items()
@@ -241,6 +259,8 @@ class FlowerExecutor:
             content = RecordDict({"request": ConfigRecord(protocol.to_values(request, self.rules))})
             if params is not None:
                 content["params"] = params
+            if request.message:
+                content["message"] = to_record({"message": np.frombuffer(request.message, np.uint8)})
             kind = protocol.MESSAGE_TYPES[request.phase]
             messages.append(Message(content, dst_node_id=node, message_type=kind, group_id=str(request.round)))
         contents: dict[int, list[RecordDict | Error]] = {}
@@ -335,8 +355,10 @@ class FlowerExecutor:
         return {f"info/{name}": Expected(NUMBER, finite=False) for name in (*names, *lost)}
 
     def _expected_measures(self, names: Set[str]) -> dict[str, Expected]:
+        if self.config.privacy != "none":
+            return {"measured/message" if name == TABLE else f"measured/{name}": SECRET for name in names}
         expected = {f"measured/{name}": BOUNDED for name in ("mean_return", "gradient_norm") if name in names}
-        if "weighted_advantage" not in names:
+        if TABLE not in names:
             return expected
         table = table_rules(predicted=self.config.modelling.missing == "predicted")
         return expected | {TABLE_PREFIX + name: rule for name, rule in table.items()}
@@ -355,7 +377,7 @@ def _metrics(clients: ClientIds, rows: list[Arrays], names: Set[str]) -> Candida
         return np.array([row[f"measured/{name}"] for row in rows], float) if name in names else None
 
     tables = None
-    if "weighted_advantage" in names:
+    if TABLE in names:
         tables = tuple(table_from_arrays(_table_of(row)) for row in rows)
     return CandidateMetrics(clients, numbers("mean_return"), numbers("gradient_norm"), tables)
 

@@ -1,15 +1,19 @@
-"""Certificates and key pairs for a test fleet: one authority, one server, one key pair a node."""
+"""Certificates and key pairs for a test fleet: one authority, one server, one key pair a node.
+
+For private selection every client also has an identity, an Ed25519 key, and all know the public keys of all: the list
+of members. Both are in OpenSSH's formats.
+"""
 
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpohcs.errors import UserError, require
 
-AUTHORITY, CERTIFICATE, SERVER_KEY = "ca.pem", "server.pem", "server.key"
+AUTHORITY, CERTIFICATE, SERVER_KEY, MEMBERS = "ca.pem", "server.pem", "server.key", "members"
 
 
 class Keys(NamedTuple):
@@ -40,6 +44,15 @@ class Keys(NamedTuple):
         """Of a client, counted from 1: registered with the server."""
         return self.folder / f"client-{client}.pub"
 
+    def identity(self, client: int) -> Path:
+        """Of a client, counted from 1, in private selection: goes to its node and nowhere else."""
+        return self.folder / f"identity-{client}"
+
+    @property
+    def members(self) -> Path:
+        """Who may take part in private selection: goes to every node, not by way of the server."""
+        return self.folder / MEMBERS
+
 
 def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 365) -> Keys:
     """Write the files of a fleet into a new folder that only its owner can read.
@@ -60,7 +73,53 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 
     _write_certificates(keys, hosts, days)
     for client in range(1, num_clients + 1):
         _write_node_key(keys, client)
+    keys.members.write_text("".join(_new_member(keys, client) for client in range(1, num_clients + 1)))
     return keys
+
+
+def load_members(path: Path) -> dict[int, bytes]:
+    """The Ed25519 public keys of all members by client, counted from 0."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    members: dict[int, bytes] = {}
+    for number, line in enumerate(_read("members", path).decode("ascii", "replace").splitlines(), start=1):
+        client, _, text = line.strip().partition(" ")
+        if not client or client.startswith("#"):
+            continue
+        try:
+            key = load_ssh_public_key(text.encode())
+        except ValueError:
+            key = None
+        rule = f"must say CLIENT-ID ssh-ed25519 KEY in line {number}, each client once"
+        fits = client.isdecimal() and int(client) > 0 and int(client) - 1 not in members
+        require(fits and isinstance(key, Ed25519PublicKey), "members", str(path), rule)
+        members[int(client) - 1] = key.public_bytes_raw()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    return members
+
+
+def load_identity(path: Path, client: int, members: Mapping[int, bytes]) -> Any:
+    """The private key of a client, counted from 0; it must be the one that the other members know."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(_read("identity", path), password=None)
+    except (ValueError, TypeError):
+        key = None
+    rule = "must be an Ed25519 key in OpenSSH's format, without a password"
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UserError(f"identity (={str(path)!r}) {rule}.")
+    known = members.get(client) == key.public_key().public_bytes_raw()
+    require(known, "identity", str(path), f"is not the key of client {client + 1} in the list of members")
+    return key
+
+
+def _read(name: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{name} (={str(path)!r}) cannot be read: {error.strerror}.") from error
 
 
 def _write_certificates(keys: Keys, hosts: Sequence[str], days: int) -> None:
@@ -128,6 +187,18 @@ def _write_node_key(keys: Keys, client: int) -> None:
     _write_secret(keys.node_key(client), key.private_bytes(*form))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     keys.node_public_key(client).write_bytes(public + b"\n")
+
+
+def _new_member(keys: Keys, client: int) -> str:
+    """Write a new identity, and return its line in the list of members."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    _write_secret(keys.identity(client), key.private_bytes(*form))
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return f"{client} {public.decode()}\n"
 
 
 def _write_secret(path: Path, data: bytes) -> None:

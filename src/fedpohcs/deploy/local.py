@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from fedpohcs.deploy.app_folder import write_app
 from fedpohcs.deploy.keys import Keys, make_keys
-from fedpohcs.errors import UserError
+from fedpohcs.errors import UserError, require
 
 LOOPBACK = "127.0.0.1"
 MARK = "FEDPOHCS_FLEET"  # in the environment of all processes of a fleet, so that none is overlooked at the end
@@ -27,6 +27,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # the package is installed; nothing is downloaded
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONUNBUFFERED": "1",
@@ -41,20 +42,30 @@ class LocalFleet:
     """A context manager: inside it the fleet runs. What its processes print is in `logs`."""
 
     def __init__(
-        self, num_clients: int, logs: Path, *, runtime: Runtime, insecure: bool = False, telemetry: bool = False
+        self,
+        num_clients: int,
+        logs: Path,
+        *,
+        runtime: Runtime,
+        port: int = 0,
+        insecure: bool = False,
+        telemetry: bool = False,
+        private: bool = False,
     ) -> None:
         self.num_clients = num_clients
         self.logs = logs
         self.runtime = runtime
+        self.port = checked_port(port)
         self.insecure = insecure
+        self.private = private  # nodes are given identities, and take part in private runs only
         self.id = uuid.uuid4().hex
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # An empty working directory: Ray would import a package of that name from it.
         self.scratch = Path(tempfile.mkdtemp(prefix="fedpohcs-fleet-"))
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
         self.environment["PATH"] = f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        if telemetry:
-            self.environment["FLWR_TELEMETRY_ENABLED"] = "1"
+        self.environment["FLWR_TELEMETRY_ENABLED"] = str(int(telemetry))
+        self.telemetry = telemetry
 
     def __enter__(self) -> "LocalFleet":
         try:
@@ -73,7 +84,7 @@ class LocalFleet:
         self.keys: Keys | None = None
         if not self.insecure:
             self.keys = make_keys(self.scratch / "keys", self.num_clients, ["localhost", LOOPBACK])
-        self.port = free_port()
+        self.port = self.port or free_port()
         self._write_connection()
         self._start_superlink()
         if self.runtime == "deployment":
@@ -98,7 +109,7 @@ class LocalFleet:
             arguments += ["--simulation"]
         elif self.keys:
             arguments += ["--enable-supernode-auth"]
-        self.spawn("superlink", "flower-superlink", *arguments)
+        self.spawn("superlink", find_program("flower-superlink"), *arguments)
         deadline = time.monotonic() + SECONDS_TO_START
         while not _answers(self.port):
             self.check_alive("superlink")
@@ -109,36 +120,43 @@ class LocalFleet:
     def _register_nodes(self, keys: Keys) -> None:
         names = [f"register-{client}" for client in range(1, self.num_clients + 1)]
         for client, name in enumerate(names, start=1):
-            self.spawn(name, "flwr", "supernode", "register", str(keys.node_public_key(client)), "fleet")
+            public = str(keys.node_public_key(client))
+            self.spawn(name, find_program("flwr"), "supernode", "register", public, "fleet")
         for name in names:
             if self.processes.pop(name).wait(SECONDS_TO_START):
                 raise UserError(f"a SuperNode could not be registered. See {self.logs / name}.log.")
 
     def start_node(self, client: int, key: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start the SuperNode of a client, counted from 1."""
-        arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--host", LOOPBACK, "--port", str(free_port())]
-        arguments += ["--node-config", f"client-id={client}"]
+        """Start the node of a client, counted from 1."""
+        arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--client-id", str(client)]
         if self.keys:
             key = key or self.keys.node_key(client)
-            arguments += ["--root-certificates", str(self.keys.authority), "--auth-supernode-private-key", str(key)]
+            arguments += ["--root-certificates", str(self.keys.authority), "--key", str(key)]
         else:
             arguments += ["--insecure"]
-        return self.spawn(f"client-{client}", "flower-supernode", *arguments)
+        if self.keys and self.private:
+            arguments += ["--identity", str(self.keys.identity(client)), "--members", str(self.keys.members)]
+        if self.telemetry:
+            arguments += ["--telemetry"]
+        return self.spawn(f"client-{client}", sys.executable, "-m", "fedpohcs", "flower", "node", *arguments)
 
     def submit(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Start a run; the process ends when the run does."""
+        if self.keys and self.private:
+            settings = settings | {"members": str(self.keys.members)}
+            settings |= {"simulated-keys": str(self.keys.folder)} if self.runtime == "simulation" else {}
         app = write_app(self.scratch, settings)
         arguments = ["run", str(app), "fleet", "--stream"]
         if self.runtime == "simulation":
             size = f"num-supernodes={self.num_clients} client-resources-num-cpus=1"
             arguments += ["--federation-config", size]
-        return self.spawn("run", "flwr", *arguments)
+        return self.spawn("run", find_program("flwr"), *arguments)
 
     def spawn(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start one of Flower's programs; it is known by `name`."""
+        """Start a program; it is known by `name`."""
         with (self.logs / f"{name}.log").open("ab") as file:
             self.processes[name] = subprocess.Popen(
-                [find_program(program), *arguments],
+                [program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -193,6 +211,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return probe.getsockname()[1]
+
+
+def checked_port(port: int) -> int:
+    """The same, unless somebody else uses it. 0: to be chosen later."""
+    require(0 <= port < 2**16, "port", port, "must be at least 0 and below 65536")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was closed just now is free
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            remedy = "Name another, or 0 for any that is free"
+            raise UserError(f"port (={port}) cannot be used: {error.strerror}. {remedy}.") from error
+    return port
 
 
 def _answers(port: int) -> bool:

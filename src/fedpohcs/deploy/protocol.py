@@ -11,11 +11,12 @@ from fedpohcs.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.errors import UserError
 from fedpohcs.execution.replies import BadReplyError, Stamp
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Rises when older clients and newer servers would misunderstand each other."""
 
-HELLO, MEASURE, TRAIN, EVALUATE = "hello", "measure", "train", "evaluate"
-MESSAGE_TYPES = {HELLO: "query.hello", MEASURE: "query.measure", TRAIN: "train", EVALUATE: "evaluate"}
+HELLO, MEASURE, PRIVATE, TRAIN, EVALUATE = "hello", "measure", "private", "train", "evaluate"
+MESSAGE_TYPES = {HELLO: "query.hello", MEASURE: "query.measure", PRIVATE: "query.private"}
+MESSAGE_TYPES |= {TRAIN: "train", EVALUATE: "evaluate"}
 
 
 class Rules(NamedTuple):
@@ -35,6 +36,7 @@ class Request(NamedTuple):
     run: str = ""  # names the state that the client keeps; a run that goes on keeps its name
     measures: frozenset[str] = frozenset()  # what to measure, in `evaluate`: after playing
     oldest_round: int = 0  # the server may yet go back to it
+    message: bytes = b""  # of private selection, to be answered by one; it travels beside the rest
 
     def stamp(self, client: int) -> Stamp:
         """What the answer must bear."""
@@ -61,13 +63,15 @@ def config_from_text(text: str) -> ExperimentConfig:
 def to_values(request: Request, rules: Rules) -> dict[str, Any]:
     """A question as Flower's config values."""
     values = request._asdict() | {"measures": ",".join(sorted(request.measures))}
+    del values["message"]
     return values | {f"rules.{name}": value for name, value in rules._asdict().items()}
 
 
-def request_from(values: Mapping[str, Any], own: Rules) -> Request:
+def request_from(values: Mapping[str, Any], own: Rules, message: bytes = b"") -> Request:
     """The question, unless its sender goes by other rules."""
     check_rules(values, own)
-    fields: dict[str, Any] = {name: values[name] for name in Request._fields}
+    fields: dict[str, Any] = {name: values[name] for name in Request._fields if name != "message"}
+    fields["message"] = message
     fields["measures"] = frozenset(filter(None, fields["measures"].split(",")))
     return Request(**fields)
 

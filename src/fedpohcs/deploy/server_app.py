@@ -9,6 +9,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpohcs.checkpoints import NUM_KEPT, replace_file
 from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.eager import EagerGrid
+from fedpohcs.deploy.keys import load_members
 from fedpohcs.deploy.protocol import config_from_text
 from fedpohcs.errors import UserError
 from fedpohcs.execution.base import Executor
@@ -37,7 +39,8 @@ def _run(grid: Grid, given: dict[str, Any]) -> None:
     cadence = int(given["checkpoint-every"])
 
     def make_clients(config: ExperimentConfig, **rest: Any) -> Executor:
-        from fedpohcs.deploy.executor import FlowerExecutor, Limits  # with JAX, once its settings are made
+        from fedpohcs.deploy.executor import Limits  # with JAX, once its settings are made
+        from fedpohcs.deploy.private import make_flower_executor
 
         limits = Limits(
             phase_timeout=float(given["phase-timeout"]),
@@ -45,7 +48,8 @@ def _run(grid: Grid, given: dict[str, Any]) -> None:
             min_clients=int(given["min-clients"]),
             keep_rounds=NUM_KEPT * max(cadence, 1) + 1,
         )
-        return FlowerExecutor(config, grid=grid, limits=limits, **rest)
+        members = load_members(Path(str(given["members"]))) if config.privacy != "none" else None
+        return make_flower_executor(config, grid=EagerGrid(grid), limits=limits, members=members, **rest)
 
     config, out = config_from_text(str(given["config"])), Path(str(given["out"]))
     if given["resume"]:

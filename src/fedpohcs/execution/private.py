@@ -2,8 +2,9 @@
 
 import hashlib
 import warnings
-from collections.abc import Set
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Set
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -13,9 +14,12 @@ from fedpohcs.config import ExperimentConfig
 from fedpohcs.execution.base import Executor
 from fedpohcs.privacy.differential import spent
 from fedpohcs.privacy.errors import RefusedError
-from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer, read_scalar
+from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer, read_scalar, run_parameters
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params, Vector, WeightedAdvantage
+
+SCALARS = ("mean_return", "gradient_norm")  # metrics that are one number
+EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
 
 
 class PrivateSnapshot(NamedTuple):
@@ -25,17 +29,54 @@ class PrivateSnapshot(NamedTuple):
     answers: np.ndarray  # [N] scores each client has given away
 
 
-class Wire:
-    """Carries messages between the server and client objects, and counts their bytes by client."""
+class Wire(Protocol):
+    """How the server's messages reach the clients, and what that took."""
 
-    def __init__(self, clients: dict[int, PrivateClient]) -> None:
-        self.clients = clients
+    members: dict[int, bytes]  # Ed25519 public keys of all who may take part
+    down: np.ndarray  # [N] bytes to each client
+    up: np.ndarray
+    refusals: list[str]
+
+    def reset(self) -> None:
+        """Count anew."""
+        ...
+
+    def measure(
+        self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
+    ) -> dict[str, dict[int, bytes]]:
+        """Let clients measure. Tables stay with them; single numbers come by name and client, as messages."""
+        ...
+
+    def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
+        """Deliver, and bring back the answers of those that do not refuse."""
+        ...
+
+
+class LocalWire:
+    """Carries messages between the server and client objects of this process, with fresh keys."""
+
+    def __init__(self, within: Executor, parameters: Parameters, seed: int) -> None:
+        self.within, self.seed = within, seed
+        identities = {client: Ed25519PrivateKey.generate() for client in range(within.num_clients)}
+        self.members = {client: identity.public_key().public_bytes_raw() for client, identity in identities.items()}
+        self.clients = {c: PrivateClient(c, parameters, identity, self.members) for c, identity in identities.items()}
         self.reset()
 
     def reset(self) -> None:
         """Count anew."""
         self.down, self.up = np.zeros((2, len(self.clients)), np.int64)
         self.refusals: list[str] = []
+
+    def measure(
+        self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
+    ) -> dict[str, dict[int, bytes]]:
+        """Measure within, and give every client what is its own."""
+        metrics = self.within.measure(params, round_number, clients, names)
+        policy, tables = policy_digest(params), metrics.weighted_advantage or [EMPTY] * len(clients)
+        for client, table in zip(clients.tolist(), tables, strict=True):
+            self.clients[client].prepare(policy, table, self._uniform(round_number, client))
+        numbers = {name: getattr(metrics, name) for name in SCALARS}
+        return {name: self._sent(values, clients) for name, values in numbers.items() if values is not None}
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
         """Deliver, and bring back the answers of those that do not refuse."""
@@ -50,30 +91,45 @@ class Wire:
             self.up[client] += len(replies[client])
         return replies
 
+    def _sent(self, values: Vector, clients: ClientIds) -> dict[int, bytes]:
+        messages = {}
+        for client, value in zip(clients.tolist(), values.tolist(), strict=True):
+            with suppress(RefusedError):
+                messages[client] = self.clients[client].scalar(value)
+                self.up[client] += len(messages[client])
+        return messages
+
+    def _uniform(self, round_number: int, client: int) -> Any:
+        """Noise of a simulation comes from its seed, so that a run can be repeated."""
+        return host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client).random
+
 
 class PrivateExecutor:
     """Any executor, with scores in place of what its clients measure."""
 
     def __init__(
-        self, within: Executor, config: ExperimentConfig, weight: Vector, snapshot: PrivateSnapshot | None = None
+        self,
+        within: Executor,
+        config: ExperimentConfig,
+        weight: Vector,
+        snapshot: PrivateSnapshot | None = None,
+        wire: Wire | None = None,
     ) -> None:
-        """Open a session with fresh keys.
+        """A session is opened when it is first needed.
 
         Args:
             within: runs the clients.
             config: of the experiment.
             weight: q_n of every client.
             snapshot: of an earlier executor of the same config.
+            wire: to the clients. None: they are objects of this process, with keys made here.
         """
         self.within, self.config, self.weight = within, config, weight
         self.num_clients, self.most_steps = within.num_clients, within.most_steps
         self.answers = np.zeros(self.num_clients, np.int64) if snapshot is None else snapshot.answers
-        run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
-        self.parameters = Parameters(config.privacy, run, config.protection)
-        identities = {client: Ed25519PrivateKey.generate() for client in range(self.num_clients)}
-        members = {client: identity.public_key().public_bytes_raw() for client, identity in identities.items()}
-        self.wire = Wire({c: PrivateClient(c, self.parameters, key, members) for c, key in identities.items()})
-        self.server = PrivateServer(self.parameters, members, lambda messages: self.wire.exchange(messages))
+        parameters = run_parameters(config)
+        self.wire: Any = wire or LocalWire(within, parameters, config.seed)
+        self.server = PrivateServer(parameters, self.wire.members, lambda messages: self.wire.exchange(messages))
 
     def initial_params(self) -> Params:
         """As within."""
@@ -105,62 +161,52 @@ class PrivateExecutor:
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Scores alone: of tables by the protocol, of single numbers by rounding."""
-        metrics = self.within.measure(params, round_number, clients, names)
-        self.wire.reset()
-        mean_return = self._scalars(metrics.mean_return, round_number, clients)
-        gradient_norm = self._scalars(metrics.gradient_norm, round_number, clients)
+        secret = "weighted_advantage" in names
+        if secret:
+            self._open_session(round_number)
+        self.wire.reset()  # a session serves the whole run
+        sent = self.wire.measure(params, round_number, clients, names)
+        numbers = {name: self._read(messages, clients) for name, messages in sent.items()}
         scores, attempts = None, np.ones(len(clients))
-        if metrics.weighted_advantage is not None:
-            outcome = self._select(policy_digest(params), round_number, clients, metrics.weighted_advantage)
+        if secret:
+            outcome = self._select(policy_digest(params), round_number, clients)
             scores = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
             attempts *= outcome.attempts
         costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients], "attempts": attempts}
         costs |= self._spend(clients)
+        mean_return, gradient_norm = (numbers.get(name) for name in SCALARS)
         return CandidateMetrics(clients, mean_return, gradient_norm, selection_metric=scores, costs=costs)
 
-    def _select(
-        self, policy: bytes, round_number: int, clients: ClientIds, tables: tuple[WeightedAdvantage, ...]
-    ) -> Outcome:
+    def _open_session(self, round_number: int) -> None:
+        del round_number
         if not self.server.ready:
             self.server.open_session(range(self.num_clients))
-            self.wire.reset()  # the session serves the whole run
-        for client, table in zip(clients.tolist(), tables, strict=True):
-            self.wire.clients[client].prepare(policy, table, self._uniform(round_number, client))
-        weights = {client: float(self.weight[client]) for client in clients.tolist()}
-        outcome = self.server.select(round_number, policy, weights)
+
+    def _select(self, policy: bytes, round_number: int, clients: ClientIds) -> Outcome:
+        outcome = self.server.select(round_number, policy, self._weights(round_number, clients))
         if outcome.problem:
             reasons = "; ".join([outcome.problem, *self.server.refusals[:3], *self.wire.refusals[:3]])
             warnings.warn(f"round {round_number + 1} has no private scores: {reasons}", stacklevel=2)
         self.answers[list(outcome.scores)] += 1
         return outcome
 
-    def _scalars(self, values: Vector | None, round_number: int, clients: ClientIds) -> Vector | None:
+    def _weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
+        """q_n of those who are to be invited."""
+        del round_number
+        return {client: float(self.weight[client]) for client in clients.tolist()}
+
+    def _read(self, messages: Mapping[int, bytes], clients: ClientIds) -> Vector:
         """Numbers that are a score by themselves, as the server reads them."""
-        if values is None:
-            return None
         received = np.full(len(clients), np.nan)
-        for place, (client, value) in enumerate(zip(clients.tolist(), values.tolist(), strict=True)):
-            sender = self.wire.clients[client]
-            sender.prepare(b"", EMPTY, self._uniform(round_number, client))
-            try:
-                message = sender.scalar(value)
-            except RefusedError:
-                continue
-            self.wire.up[client] += len(message)
-            self.answers[client] += 1
-            received[place] = read_scalar(message, client, self.config.protection)
+        for place, client in enumerate(clients.tolist()):
+            with suppress(RefusedError):
+                received[place] = read_scalar(messages.get(client, b""), client, self.config.protection)
+                self.answers[client] += 1
         return received
 
     def _spend(self, clients: ClientIds) -> dict[str, Vector]:
         epsilon = self.config.protection.epsilon
         return {} if epsilon is None else {"privacy_loss": spent(epsilon, self.answers[clients])}
-
-    def _uniform(self, round_number: int, client: int) -> Any:
-        """Noise of a simulation comes from its seed, so that a run can be repeated."""
-        return host_generator(self.config.seed, Purpose.PRIVACY_NOISE, round_number, client).random
-
-
-EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
 
 
 def policy_digest(params: Params) -> bytes:

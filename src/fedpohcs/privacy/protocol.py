@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.config import ExperimentConfig, ProtectionConfig
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, score_of_level, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
@@ -74,6 +74,12 @@ class Parameters:
         """SHA-256 of all of it."""
         settings = json.dumps([self.privacy, asdict(self.config)], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(self.run + settings.encode()).digest()
+
+
+def run_parameters(config: ExperimentConfig) -> Parameters:
+    """Of a run: whoever was given the same config has the same."""
+    run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
+    return Parameters(config.privacy, run, config.protection)
 
 
 class Invitation(NamedTuple):
@@ -453,7 +459,7 @@ class PrivateServer:
 
     def open_session(self, clients: Iterable[int]) -> None:
         """Keys for everyone who answers. Needed at the start, and again whenever somebody joins or lost its keys."""
-        self.refusals, wanted = [], set(clients)
+        self.refusals, wanted, self.ready = [], set(clients), frozenset()
         while len(wanted) >= self.parameters.config.min_cohort:
             rows = self._announcements(wanted)
             if len(rows) < self.parameters.config.min_cohort:
@@ -474,15 +480,13 @@ class PrivateServer:
     def select(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> Outcome:
         """Scores of the clients in `weights`, in as many attempts as it takes and is allowed."""
         self.refusals = []
-        survivors = tuple(client for client in sorted(weights) if client in self.ready)
+        survivors = self._invited(weights)
         for attempt in range(MAX_ATTEMPTS):
             if len(survivors) < self.parameters.config.min_cohort:
                 return Outcome({}, attempt, f"only {len(survivors)} of {len(weights)} candidates are left")
-            invitation = Invitation(round_number, attempt, tuple((c, float(weights[c])) for c in survivors))
-            context = invitation.context(self._session, policy)
-            gathering = Gathering(self.parameters, invitation, context, self._public)
+            gathering = self._gathering(round_number, attempt, policy, weights, survivors)
             self._collect({c: gathering.invitation(c) for c in survivors}, gathering.take_upload)
-            if gathering.survivors == invitation.cohort:
+            if gathering.survivors == survivors:
                 total = gathering.total()
                 messages = {client: gathering.total_message(client, total) for client in survivors}
                 self._collect(messages, gathering.take_score)
@@ -490,6 +494,23 @@ class PrivateServer:
                 return Outcome(gathering.scores, attempt + 1, problem)
             survivors = gathering.survivors
         return Outcome({}, MAX_ATTEMPTS, f"candidates were lost in each of {MAX_ATTEMPTS} attempts")
+
+    def first_invitations(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> dict[int, bytes]:
+        """What `select` will send first, byte by byte, for whoever takes it along with an earlier message."""
+        invited = self._invited(weights)
+        if len(invited) < self.parameters.config.min_cohort:
+            return {}
+        gathering = self._gathering(round_number, 0, policy, weights, invited)
+        return {client: gathering.invitation(client) for client in invited}
+
+    def _invited(self, weights: Mapping[int, float]) -> Cohort:
+        return tuple(client for client in sorted(weights) if client in self.ready)
+
+    def _gathering(
+        self, round_number: int, attempt: int, policy: bytes, weights: Mapping[int, float], cohort: Cohort
+    ) -> Gathering:
+        invitation = Invitation(round_number, attempt, tuple((client, float(weights[client])) for client in cohort))
+        return Gathering(self.parameters, invitation, invitation.context(self._session, policy), self._public)
 
     def _collect(self, messages: dict[int, bytes], take: Callable[[int, bytes], None]) -> None:
         """Send each its message and take what comes back; what is refused counts as not sent."""

@@ -1,0 +1,101 @@
+"""A node's side of private selection. Its process may end after every message, so keys and table wait on its disk."""
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
+from fedpohcs.privacy.errors import RefusedError
+from fedpohcs.privacy.protocol import Membership, PrivateClient
+from fedpohcs.types import WeightedAdvantage
+
+FILE = "session.secret"
+log = logging.getLogger("fedpohcs")
+
+
+class Kept(NamedTuple):
+    """What a node stores between two messages. It opens this client's masks: it is for nobody else to read."""
+
+    membership: Membership  # with arrays in place of bytes
+    policy: np.ndarray
+    table: WeightedAdvantage
+
+
+class Member:
+    """Answers for one client in one run. A message may come twice or to a new process: no mask is used again."""
+
+    def __init__(self, party: PrivateClient, folder: Path) -> None:
+        self.party = party
+        self.folder = folder
+
+    def answer(self, message: bytes, policy: bytes = b"", table: WeightedAdvantage | None = None) -> bytes:
+        """The reply to a message; with the invitation come the policy and the table made under it.
+
+        Nothing if it is refused. What it takes to go on, and never to answer the same again, is on disk before the
+        reply leaves.
+        """
+        with self._alone():
+            kept = self._load()
+            if kept is not None:
+                self.party.restore(_from_arrays(kept.membership))
+                if table is None:
+                    policy, table = kept.policy.tobytes(), kept.table
+            table = EMPTY if table is None else table
+            self.party.prepare(policy, table)
+            try:
+                reply = self.party.answer(message)
+            except RefusedError as reason:
+                log.warning("client %d refuses a message of private selection: %s", self.party.client + 1, reason)
+                return b""
+            membership = self.party.state()
+            assert membership is not None  # the first message that is not refused makes one
+            stored = Kept(_to_arrays(membership), np.frombuffer(policy, np.uint8), table)
+            replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, stored)), mode=0o600)
+        return reply
+
+    def scalar(self, value: float) -> bytes:
+        """A single number, rounded; nothing if it is not finite."""
+        try:
+            return self.party.scalar(value)
+        except RefusedError as reason:
+            log.warning("client %d sends no number: %s", self.party.client + 1, reason)
+            return b""
+
+    def _load(self) -> Kept | None:
+        try:
+            return from_bytes((self.folder / FILE).read_bytes()).state
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:  # without keys this client refuses until there is a new session
+            log.warning("%s %s", self.folder / FILE, error)
+            return None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time: a late one must not write an older state over a newer one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
+
+
+def _to_arrays(membership: Membership) -> Membership:
+    values: list[Any] = [np.frombuffer(x, np.uint8) if isinstance(x, bytes) else x for x in membership]
+    return Membership(*values)
+
+
+def _from_arrays(stored: Any) -> Membership:
+    values: list[Any] = [x.tobytes() if isinstance(x, np.ndarray) else x for x in stored]
+    return Membership(*values)

@@ -1,0 +1,79 @@
+"""Who a node is: its client, its keys, and where it keeps what must survive. Read from the node config alone."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.errors import UserError, require
+
+if TYPE_CHECKING:  # only where selection is private
+    from fedpohcs.deploy.member import Member
+
+
+def logical_client(context: Context) -> int:
+    """The client of this node, from 0. `client-id` counts from 1; simulations number partitions from 0."""
+    given = context.node_config
+    if "client-id" in given:
+        number = given["client-id"]
+        require(type(number) is int and number > 0, "client-id", number, "must be a whole number from 1")
+        return int(number) - 1
+    if "partition-id" in given:
+        return int(given["partition-id"])
+    raise UserError("client-id (=none) must be in the node config: flower-supernode --node-config 'client-id=1'.")
+
+
+def state_folder(context: Context) -> Path:
+    """Where clients of this machine keep their states."""
+    given = context.node_config.get("state-dir") or context.run_config.get("state-dir")
+    if given:
+        return Path(str(given))
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "fedpohcs"
+
+
+def run_folder(states: Path, run: str, client: int) -> Path:
+    """Where a client keeps what belongs to one run."""
+    require(run.isalnum(), "run", run, "must be letters and digits")
+    return states / run / f"client-{client + 1}"
+
+
+def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member | None":
+    """This node's part in private selection; None where selection is not private.
+
+    A node that was given an identity takes part in private runs only: else whoever starts a run could ask it for its
+    tables in the clear.
+    """
+    client, paths = logical_client(context), _key_files(context)
+    if config.privacy == "none":
+        remedy = "Take identity out of the node config if the server may see this client's tables."
+        require(paths is None, "privacy", config.privacy, f"is not enough for client {client + 1}", remedy)
+        return None
+    from fedpohcs.deploy.keys import load_identity, load_members
+    from fedpohcs.deploy.member import Member
+    from fedpohcs.privacy.protocol import PrivateClient, run_parameters
+
+    if paths is None:
+        needed = f"--node-config \"client-id={client + 1} identity='identity-{client + 1}' members='members'\""
+        raise UserError(f"identity (=none) must be in the node config with privacy {config.privacy!r}: {needed}.")
+    identity, members = paths
+    known = load_members(members)
+    party = PrivateClient(client, run_parameters(config), load_identity(identity, client, known), known)
+    return Member(party, run_folder(state_folder(context), run, client))
+
+
+def _key_files(context: Context) -> tuple[Path, Path] | None:
+    """Identity and list of members. Never from the run, but for the nodes of a simulation, which are not apart."""
+    given = context.node_config
+    if "identity" in given:
+        require("members" in given, "members", "none", "must be in the node config beside identity")
+        return Path(str(given["identity"])), Path(str(given["members"]))
+    folder = context.run_config.get("simulated-keys")
+    if folder and "client-id" not in given:
+        from fedpohcs.deploy.keys import Keys
+
+        keys = Keys(Path(str(folder)))
+        return keys.identity(logical_client(context) + 1), keys.members
+    return None

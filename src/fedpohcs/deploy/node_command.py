@@ -1,0 +1,107 @@
+"""`fedpohcs flower node`: a device of a federation. A SuperNode, and a client app that stays beside it."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpohcs.deploy.local import LOOPBACK, QUIET, find_program, free_port
+from fedpohcs.errors import UserError, require
+
+SECONDS_A_LOOK = 0.2
+SECONDS_TO_STOP = 10.0
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """`fedpohcs flower node`."""
+
+    superlink: str
+    """HOST:PORT of the server."""
+    client_id: int
+    """Who this device is, from 1."""
+    root_certificates: Path | None = None
+    """ca.pem: the authority that the server must show a certificate of."""
+    key: Path | None = None
+    """client-N: the private key by which the server knows this device."""
+    identity: Path | None = None
+    """identity-N: with it this device takes part in private runs only."""
+    members: Path | None = None
+    """Public keys of all clients, for private runs."""
+    state_dir: Path | None = None
+    """Where the client keeps its state. None: ~/.local/state/fedpohcs."""
+    insecure: bool = False
+    """Plain text to the server: no certificate, no key."""
+    telemetry: bool = False
+    """Let Flower report its use to its makers."""
+
+    def __post_init__(self) -> None:
+        require(self.client_id > 0, "client-id", self.client_id, "must be at least 1")
+        rule = "must be given, or --insecure"
+        for name in ("root_certificates", "key"):
+            require(self.insecure or bool(getattr(self, name)), name.replace("_", "-"), None, rule)
+            require(not (self.insecure and getattr(self, name)), "insecure", True, f"cannot go with {name}")
+        both = (self.identity is None) == (self.members is None)
+        require(both, "identity", str(self.identity), f"and members (={str(self.members)!r}) go together")
+        for name in ("root_certificates", "key", "identity", "members"):
+            path = getattr(self, name)
+            require(path is None or path.is_file(), name.replace("_", "-"), str(path), "is not a file")
+
+    def node_config(self) -> str:
+        """As Flower takes it."""
+        paths = {"identity": self.identity, "members": self.members, "state-dir": self.state_dir}
+        given = [f"{name}='{path.absolute()}'" for name, path in paths.items() if path is not None]
+        return " ".join([f"client-id={self.client_id}", *given])
+
+    def supernode_arguments(self, port: int) -> list[str]:
+        """Of `flower-supernode`."""
+        trust = ["--insecure"]
+        if not self.insecure:
+            trust = ["--root-certificates", str(self.root_certificates), "--auth-supernode-private-key", str(self.key)]
+        runtime = ["--isolation", "process", "--host", LOOPBACK, "--port", str(port)]
+        return ["--superlink", self.superlink, *trust, *runtime, "--node-config", self.node_config()]
+
+
+def run_node(given: NodeOptions) -> None:
+    """Serve until somebody stops it. A client app that dies is replaced; without a SuperNode there is nothing to do."""
+    port = free_port()
+    environment = os.environ | QUIET | {"FLWR_TELEMETRY_ENABLED": str(int(given.telemetry))}
+    supernode = [find_program("flower-supernode"), *given.supernode_arguments(port)]
+    resident = [sys.executable, "-m", "fedpohcs.deploy.resident", f"{LOOPBACK}:{port}", str(os.getpid())]
+    processes = [_start(supernode, environment), _start(resident, environment)]
+    try:
+        while processes[0].poll() is None:
+            if processes[1].poll() is not None:
+                processes[1] = _start(resident, environment)
+            time.sleep(SECONDS_A_LOOK)
+    finally:
+        for process in processes:
+            _end(process)
+    raise UserError(
+        f"the SuperNode ended with code {processes[0].returncode}. If it does not say why above, the server does not "
+        "know its key (flwr supernode register client-N.pub), or the clocks of the two machines differ."
+    )
+
+
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A SuperNode that nobody answers for would look alive to the server. On Linux; elsewhere unless killed with -9."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(SECONDS_TO_STOP)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,171 @@
+"""Private selection over Flower: the same protocol and server as in one process, with clients behind the grid.
+
+A session costs three messages to every client, once. A round costs one more message to each candidate than in the
+clear: its invitation travels with the evaluation before it, and its upload with the answer.
+"""
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.deploy.eager import EagerGrid
+from fedpohcs.deploy.executor import QUARANTINE_ROUNDS, TABLE, FlowerExecutor, Limits
+from fedpohcs.errors import UserError
+from fedpohcs.execution.base import Executor, RemoteClients
+from fedpohcs.execution.private import SCALARS, PrivateExecutor, PrivateSnapshot, policy_digest
+from fedpohcs.privacy.errors import RefusedError
+from fedpohcs.privacy.messages import Kind, parse
+from fedpohcs.rounds import client_weight
+from fedpohcs.types import CandidateMetrics, ClientIds, Evaluation, Params
+
+NOBODY: tuple[int, dict[int, float]] = (-1, {})
+
+
+def make_flower_executor(
+    config: ExperimentConfig,
+    *,
+    grid: Grid | EagerGrid,
+    limits: Limits | None = None,
+    members: Mapping[int, bytes] | None = None,
+    record: bool = True,
+    snapshot: Any = None,
+) -> Executor:
+    """Clients behind a grid, protected as `config.privacy` says; `members` are their Ed25519 public keys."""
+    if config.privacy == "none":
+        return FlowerExecutor(config, grid=grid, record=record, snapshot=snapshot, limits=limits)
+    missing = [n + 1 for n in range(config.federation.num_clients) if n not in (members or {})]
+    if missing:
+        raise UserError(f"members must list the key of every client, but lacks those of {missing[:5]}.")
+    if snapshot is not None and not isinstance(snapshot, PrivateSnapshot):
+        raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
+    remote: RemoteClients | None = snapshot.clients if snapshot else None
+    within = FlowerExecutor(config, grid=grid, record=record, snapshot=remote, limits=limits)
+    return RemotePrivateExecutor(within, config, members or {}, snapshot)
+
+
+class GridWire:
+    """Carries messages over the grid, and counts their bytes by client."""
+
+    def __init__(self, within: FlowerExecutor, members: Mapping[int, bytes]) -> None:
+        self.within, self.members = within, dict(members)
+        self.round, self.params = 0, None  # in which invitations are sent
+        self.sent: Mapping[int, bytes] = {}  # with the latest evaluation
+        self.came: dict[int, bytes] = {}  # with its answers
+        self.refused: set[int] = set()  # clients that did not accept an invitation
+        self.reset()
+
+    def reset(self) -> None:
+        """Count anew."""
+        self.down, self.up = np.zeros((2, self.within.num_clients), np.int64)
+        self.refusals: list[str] = []
+
+    def measure(
+        self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
+    ) -> dict[str, dict[int, bytes]]:
+        """Single numbers; a table is measured when its client is invited."""
+        self.round, self.params = round_number, params
+        early = {n: arrays for (number, n), arrays in self.within.measured.items() if number == round_number}
+        self.came = {n: arrays["measured/message"].tobytes() for n, arrays in early.items() if TABLE in names}
+        wanted = frozenset(names) & frozenset(SCALARS)
+        answers = self.within.measurements(params, round_number, clients, wanted) if wanted else {}
+        for client, arrays in answers.items():
+            self.up[client] += sum(arrays[f"measured/{name}"].nbytes for name in wanted)
+        return {name: {n: one[f"measured/{name}"].tobytes() for n, one in answers.items()} for name in wanted}
+
+    def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
+        """Send what was not sent with an evaluation. An empty answer is a refusal; why is in the client's log."""
+        early = {client for client, message in messages.items() if self.sent.get(client) == message}
+        late = {client: message for client, message in messages.items() if client not in early}
+        kinds = {parse(message).kind for message in messages.values()}
+        params = self.params if kinds == {Kind.INVITATION} else None
+        answers = {client: self.came[client] for client in early if client in self.came}
+        answers |= self.within.carry(late, self.round, params)
+        for client, message in messages.items():
+            self.down[client] += len(message)
+            self.up[client] += len(answers.get(client, b""))
+        refused = {client for client, answer in answers.items() if not answer}
+        self.refusals += [f"client {client + 1} refused; its log says why" for client in sorted(refused)]
+        if kinds == {Kind.INVITATION}:
+            self.refused |= refused
+        return {client: answer for client, answer in answers.items() if answer}
+
+
+class RemotePrivateExecutor(PrivateExecutor):
+    """Scores of remote clients. Who has no keys yet, or lost them, is taken into a new session."""
+
+    within: FlowerExecutor
+    wire: GridWire
+
+    def __init__(
+        self,
+        within: FlowerExecutor,
+        config: ExperimentConfig,
+        members: Mapping[int, bytes],
+        snapshot: PrivateSnapshot | None = None,
+    ) -> None:
+        weight = client_weight(config.federation)
+        super().__init__(within, config, weight, snapshot, wire=GridWire(within, members))
+        self.upcoming: tuple[ClientIds, Set[str]] = (np.arange(0), frozenset())
+        self.invited: tuple[int, dict[int, float]] = NOBODY  # round, and q_n of those invited with an evaluation
+        self.excused: dict[int, int] = {}  # round before which no session is opened for the sake of a client
+
+    def expect(self, clients: ClientIds, names: Set[str]) -> None:
+        """Whom the next evaluation invites."""
+        self.upcoming = clients, frozenset(names)
+
+    def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
+        """Play; the next round's candidates upload what they hide with their answer."""
+        upcoming, names = self.upcoming
+        self.wire.sent, self.invited = {}, NOBODY
+        if TABLE in names:
+            self._open_session(round_number)
+            weights = self._weights(round_number, upcoming)
+            self.wire.sent = self.server.first_invitations(round_number, policy_digest(params), weights)
+            self.invited = (round_number, weights) if self.wire.sent else NOBODY
+            upcoming = np.array(sorted(self.wire.sent), int)
+        self.within.invitations = self.wire.sent
+        self.within.expect(upcoming, names)
+        return self.within.evaluate(params, round_number, clients)
+
+    def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
+        """Of those who have a score; of all who are here if nobody has, so that the choice among them is random."""
+        metrics = super().measure(params, round_number, clients, names)
+        self._exclude(self.wire.refused, round_number)
+        numbers = {name: getattr(metrics, name) for name in (*SCALARS, "selection_metric")}
+        numbers = {name: values for name, values in numbers.items() if values is not None}
+        scored = np.all([np.isfinite(values) for values in numbers.values()], axis=0) & np.ones(len(clients), bool)
+        kept = scored if scored.any() else np.isin(clients, self._here(round_number))
+        costs = {name: cost[kept] for name, cost in metrics.costs.items()}
+        return CandidateMetrics(clients[kept], **{name: x[kept] for name, x in numbers.items()}, costs=costs)
+
+    def _here(self, round_number: int) -> list[int]:
+        quarantine = self.within.quarantine
+        return [client for client in self.within.nodes if quarantine.get(client, 0) <= round_number]
+
+    def _weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
+        number, weights = self.invited
+        if number == round_number:
+            return weights
+        return super()._weights(round_number, clients[np.isin(clients, self._here(round_number))])
+
+    def _open_session(self, round_number: int) -> None:
+        """A session with all who are here, if one of them has none; not where uploads of the old one have come."""
+        here, least = set(self._here(round_number)), self.config.protection.min_cohort
+        outside = {n for n in here - self.server.ready if self.excused.get(n, 0) <= round_number}
+        if not outside or len(here) < least or self.invited[0] == round_number:
+            return
+        self.wire.round = round_number
+        try:
+            self.server.open_session(here)
+        except RefusedError as error:
+            self.wire.refusals.append(str(error))
+        self._exclude(here - self.server.ready, round_number)
+
+    def _exclude(self, clients: Set[int], round_number: int) -> None:
+        """Leave out for some rounds who does not do its part: a session for it would cost everyone messages."""
+        self.server.ready -= clients
+        self.excused |= dict.fromkeys(clients, round_number + QUARANTINE_ROUNDS)
+        self.wire.refused = set()
