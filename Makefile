@@ -5,7 +5,7 @@ TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard flower flower-si
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 
-.PHONY: run test check bench docs pins clean
+.PHONY: run test check audit bench docs pins clean
 
 run: .venv/installed  ## a small comparison: table, plot and report in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,gradient-norm,fedpohcs \
@@ -19,7 +19,15 @@ check: .venv/installed-dev  ## all that must hold before a change lands
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest
+	$(MAKE) audit
 	$(MAKE) docs
+
+# pip-audit takes a service that knows no package for one that knows no weakness, so the service is asked first.
+ADVISORIES := ADVISORY-SERVICE
+audit: .venv/installed-dev  ## known weaknesses of the pinned packages
+	@if $(BIN)/python -c 'import urllib.request as r; r.urlopen("$(ADVISORIES)", timeout=20)' 2>/dev/null; then \
+		$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-dev.txt --progress-spinner off; \
+	else echo "audit: skipped, because advisories cannot be reached from here"; fi
 
 bench: .venv/installed-dev  ## every speed script
 	set -e; for script in benchmarks/[a-z]*.py; do echo "$$script"; $(BIN)/python "$$script"; done

@@ -156,6 +156,16 @@ def test_tables_show_selectors_side_by_side_then_thresholds_then_differences(gro
     assert "3 shared seeds it cannot be below 0.250" in differences.note
 
 
+def test_answers_left_out_are_counted_where_there_were_some(make_run: MakeRun, groups: list[Group]) -> None:
+    assert not any("left out" in table.title for table in tables.statistics_tables(groups))
+    path = make_run("bad", selector="full", rounds=12)
+    with (path / "clients.csv").open("a") as file:
+        file.write("3,1,bad-reply,train/finite/params/policy/layers/0/kernel,1.0\n")
+        file.write("5,1,bad-reply,train/finite/steps,1.0\n5,2,bad-reply,evaluate/error,1.0\n")
+    (table,) = [one for one in tables.statistics_tables(load_groups([path])) if "left out" in one.title]
+    assert [row[:2] for row in table.rows] == [("evaluate, error", "1"), ("train, finite", "2")]
+
+
 def test_reference_can_be_chosen_and_must_be_known(groups: list[Group]) -> None:
     assert tables.statistics_tables(groups, "fedpohcs")[-1].headers == ("", "fedavg")
     with pytest.raises(UserError, match="Did you mean 'fedavg'"):

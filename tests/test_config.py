@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpohcs.config import (
+    AttackConfig,
+    DefenceConfig,
     ExperimentConfig,
     FederationConfig,
     LearnerConfig,
@@ -64,6 +66,10 @@ def experiments(draw: st.DrawFn) -> ExperimentConfig:
         federation=draw(federations()),
         learner=learner,
         modelling=modelling,
+        defence=DefenceConfig(max_selections=draw(st.none() | st.integers(20, 40))),
+        attack=AttackConfig(
+            kind=draw(st.none() | st.just("zero-update")), clients=draw(st.just("one-selected") | st.just((0,)))
+        ),
         privacy=draw(st.sampled_from(["none", "masked", "he"] if modelling.missing == "zero" else ["none"])),
         protection=protection,
     )
@@ -147,6 +153,24 @@ def test_unknown_preset_level_or_selector_is_refused_with_the_nearest_name(argum
         (ProtectionConfig, {"epsilon": 0.0}, "epsilon"),
         (ProtectionConfig, {"epsilon": float("nan")}, "epsilon"),
         (ProtectionConfig, {"precise": 1}, "must be of type bool"),
+        (FederationConfig, {"tolerated_liars": -1}, "tolerated_liars"),
+        (FederationConfig, {"change_limit": 0.0}, "change_limit"),
+        (DefenceConfig, {"table_clip": 0.0}, "table_clip"),
+        (DefenceConfig, {"table_clip": "much"}, "must be of type float"),
+        (DefenceConfig, {"max_selections": 1.5}, "must be of type int"),
+        (DefenceConfig, {"max_selections": 0}, "max_selections"),
+        (DefenceConfig, {"window": 0}, "window"),
+        (AttackConfig, {"kind": 3}, "must be of type str"),
+        (AttackConfig, {"clients": ()}, "must be different ids from 0, or 'one-selected'"),
+        (AttackConfig, {"clients": (1, 1)}, "must be different ids"),
+        (AttackConfig, {"clients": (-1,)}, "must be different ids"),
+        (AttackConfig, {"clients": (0.5,)}, "must be different ids"),
+        (AttackConfig, {"clients": "all"}, "must be different ids"),
+        (AttackConfig, {"clients": 4}, "must be different ids"),
+        (AttackConfig, {"scale": float("inf")}, "scale"),
+        (ExperimentConfig, {"attack": AttackConfig("zero-update", (60,))}, r"must be below num_clients \(=60\)"),
+        (ExperimentConfig, {"defence": DefenceConfig(max_selections=1)}, "must be at least 2, or 60 clients cannot"),
+        (ExperimentConfig, {"defence": DefenceConfig(table_clip=2.0), "privacy": "he"}, "the server sees no table"),
         (ExperimentConfig, {"privacy": "mask"}, "Did you mean 'masked'"),
         (ExperimentConfig, {"rounds": 0}, "rounds"),
         (ExperimentConfig, {"seed": -1}, "seed"),

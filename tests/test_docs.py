@@ -16,6 +16,8 @@ from fedpohcs import experiment
 from fedpohcs.aggregation import AGGREGATORS
 from fedpohcs.cli import main
 from fedpohcs.config import (
+    AttackConfig,
+    DefenceConfig,
     ExperimentConfig,
     FederationConfig,
     LearnerConfig,
@@ -24,6 +26,7 @@ from fedpohcs.config import (
     TrafficConfig,
 )
 from fedpohcs.envs import WORLDS, world_levels
+from fedpohcs.execution.attacked import ATTACKS
 from fedpohcs.presets import PRESETS
 from fedpohcs.selection import SELECTORS, Question
 from fedpohcs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
@@ -33,7 +36,16 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-CONFIGS = (ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig, ProtectionConfig, TrafficConfig)
+CONFIGS = (
+    ExperimentConfig,
+    FederationConfig,
+    LearnerConfig,
+    ModellingConfig,
+    TrafficConfig,
+    ProtectionConfig,
+    DefenceConfig,
+    AttackConfig,
+)
 
 
 def read(path: Path) -> str:
@@ -59,7 +71,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Put back what an example registers."""
-    before = [(registry, dict(registry)) for registry in (SELECTORS, WORLDS, PRESETS)]
+    before = [(registry, dict(registry)) for registry in (SELECTORS, WORLDS, PRESETS, AGGREGATORS, ATTACKS)]
     yield
     for registry, entries in before:
         registry.clear()
@@ -139,6 +151,20 @@ def test_the_short_selector_of_the_how_to_selects(registries: None) -> None:
     exec(compile(short, "add-a-selector.md", "exec"), {})
     config = dataclasses.replace(PRESETS["tabular"](), selector="highest-return", rounds=1)
     assert len(experiment.run_experiment(config).records[1].selection.client) == 3
+
+
+def test_the_aggregator_and_the_attack_of_the_how_to_work_together(registries: None) -> None:
+    for code in blocks(DOCS / "how-to" / "add-an-aggregator.md", "python"):
+        exec(compile(code, "add-an-aggregator.md", "exec"), {})
+    names = ["--federation.aggregator", "halfway", "--attack.kind", "stubborn-update", "--attack.clients", "0", "1"]
+    assert main(["train", "tabular", "--selector", "full", "--rounds", "2", "--out", "run", *names]) == 0
+    table = load_run(Path("run")).clients
+    assert table["value"][table["metric"] == "lied"].tolist() == [1, 1, *[0] * 10] * 2
+
+
+def test_every_attack_is_on_the_page_on_trust() -> None:
+    page = read(DOCS / "trust.md")
+    assert all(f"`{name}`" in page for name in ATTACKS)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -224,6 +250,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         linked = (page.parent / path).resolve() if path else page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked), target
+
+
+def test_every_fault_has_a_row_and_every_test_named_there_exists() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", read(DOCS / "faults.md"), flags=re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 45))
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", read(DOCS / "faults.md"))
+    missing = [name for file, name in named if f"def {name}(" not in read(ROOT / "tests" / file)]
+    assert not missing
+    reasons = r"\| - \(.+\)$"
+    assert not [number for number, row in rows if "::test_" not in row and not re.search(reasons, row)]
 
 
 def test_every_name_of_the_paper_map_exists() -> None:

@@ -110,6 +110,22 @@ def test_a_diverged_client_is_left_out_named_and_counted() -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
+@pytest.mark.parametrize("selector", ["fedpohcs", "power-of-choice", "gradient-norm"])
+def test_a_round_with_fewer_candidates_than_k_trains_those_that_are_left(selector: str) -> None:
+    class Taciturn(InProcessExecutor):
+        def measure(self, params, round_number, clients, names):  # type: ignore[no-untyped-def]
+            return super().measure(params, round_number, clients[:1], names)
+
+    executor = Taciturn(replace(CONFIG, selector=selector))
+    chosen = SELECTORS[selector]()
+    state = ServerState(0, executor.initial_params(), chosen.init())
+    executor.evaluate(state.params, 0, np.arange(SMALL.num_clients))
+    _, record = run_round(state, executor, chosen, SMALL, 0)
+    assert len(record.candidates) == 1 < SMALL.num_selected
+    np.testing.assert_array_equal(record.selection.client, record.candidates)
+    assert record.train_steps.all()
+
+
 def test_candidates_are_d_distinct_clients_drawn_uniformly() -> None:
     counts = np.zeros(7)
     for number in range(2000):

@@ -13,6 +13,8 @@ from PIL import Image
 
 from fedpohcs.cli import main
 from fedpohcs.config import FederationConfig, LearnerConfig
+from fedpohcs.execution import make_executor
+from fedpohcs.execution.clients import LocalExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.exporting import export_policy
 from fedpohcs.learners.filters import stored_filters
@@ -29,7 +31,7 @@ CARS = replace(
 )
 
 
-def store(path: Path, executor: InProcessExecutor, *, filters: bool = True) -> Path:
+def store(path: Path, executor: LocalExecutor, *, filters: bool = True) -> Path:
     """A run folder with the fresh policy of an executor, and its filters as a finished run has them."""
     folder = RunFolder.create(path, executor.config)
     folder.save_policy(executor.initial_params())
@@ -202,6 +204,24 @@ def test_play_prints_returns_and_draws_the_car(run: Path, tmp_path: Path, capsys
         assert picture.format == "GIF"
         assert picture.n_frames > 10
         assert picture.size == (480, 300)
+
+
+@pytest.mark.parametrize("world", ["hoppers", "walkers", "half-cheetahs"])
+def test_play_draws_a_mujoco_body_from_the_side(world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    config = preset(world)
+    few = replace(config.federation, num_clients=3, num_candidates=2, num_selected=1)
+    small = replace(config, federation=few, learner=replace(config.learner, filter_warmup_steps=300))
+    executor = make_executor(small)
+    run = store(tmp_path / "run", executor)
+    played = np.array([episode.total for episode in play_episodes(run, 2, 12)])
+    evaluated = executor.evaluate(executor.initial_params(), 0, np.array([2])).mean_return[0]
+    executor.close()
+    assert abs(played.mean() - evaluated) < 4 * played.std()
+    assert main(["play", str(run), "--client", "3", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-3.gif")
+    with Image.open(run / "client-3.gif") as picture:
+        assert picture.n_frames > 5
 
 
 def test_play_in_a_world_without_a_picture_prints_returns_alone(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpohcs.config import (
+        AttackConfig,
+        DefenceConfig,
         ExperimentConfig,
         FederationConfig,
         LearnerConfig,
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttackConfig",
+    "DefenceConfig",
     "ExperimentConfig",
     "FederationConfig",
     "LearnerConfig",
@@ -34,6 +38,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "AttackConfig": "config",
+    "DefenceConfig": "config",
     "ExperimentConfig": "config",
     "FederationConfig": "config",
     "LearnerConfig": "config",

@@ -15,7 +15,8 @@ import tyro
 
 from fedpohcs import __version__, inspection, options
 from fedpohcs.config import ExperimentConfig
-from fedpohcs.errors import UserError, require_known
+from fedpohcs.errors import UserError, require, require_known
+from fedpohcs.parsing import parse
 from fedpohcs.plugins import register_plugins
 from fedpohcs.presets import PRESETS, preset
 from fedpohcs.theory.command import theory
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit as stop:  # how tyro and argparse end after --help or a parse error
+    except SystemExit as stop:  # how tyro ends after --help
         return stop.code if isinstance(stop.code, int) else 0
 
 
@@ -193,15 +194,18 @@ def report(arguments: list[str]) -> None:
 
 
 def list_names(arguments: list[str]) -> None:
-    """Print the worlds, levels, selectors, presets and aggregators there are."""
+    """Print the worlds, levels, selectors, presets, aggregators and attacks there are."""
     _parse(options.ListOptions, "list", arguments)
     from fedpohcs.aggregation import AGGREGATORS
     from fedpohcs.envs import WORLDS, world_class, world_levels
+    from fedpohcs.execution.attacked import ATTACKS
     from fedpohcs.selection import SELECTORS
 
     register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
-    registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": AGGREGATORS}
+    aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
+    attacks = {name: attack.tell for name, attack in ATTACKS.items()}
+    registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": aggregators, "attacks": attacks}
     sections = {"worlds": worlds} | {
         title: {name: _first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
     }
@@ -212,7 +216,7 @@ def list_names(arguments: list[str]) -> None:
 
 
 def osm(arguments: list[str]) -> None:
-    """Build, fetch, show or drive traffic networks."""
+    """Build, fetch or show traffic networks, or measure how IDM drives in them."""
     from fedpohcs.envs.hongkong.commands import run_command
 
     run_command(arguments)
@@ -246,8 +250,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def _parse(cls: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
     description = _first_line(COMMANDS[command.partition(" ")[0]])
-    extra: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(cls, prog=f"fedpohcs {command}", description=description, args=arguments, **extra)
+    return parse(cls, f"fedpohcs {command}", description, arguments, default)
 
 
 def _parse_compare(start: "StartingPoint", config: ExperimentConfig) -> options.CompareOptions:
@@ -267,11 +270,13 @@ class StartingPoint(NamedTuple):
 
 def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=f"fedpohcs {command}")
-    for option in ("--config", "--level", "--selector"):
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in ("--config", "--level", "--selector", "--clients"):
         peek.add_argument(option)
-    peek.add_argument("--clients", type=int)
-    seen, _ = peek.parse_known_args(arguments)
+    try:
+        seen, _ = peek.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error.argument_name}: {error.message}. See fedpohcs {command} --help.") from error
     name, rest = None, arguments
     if arguments and not arguments[0].startswith("-"):
         register_plugins()
@@ -292,7 +297,8 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     else:
         first, known = next(iter(PRESETS)), ", ".join(PRESETS)
         raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
-    sized = lambda level, selector: _with_clients(make(level, selector), seen.clients)  # noqa: E731
+    clients = None if seen.clients is None else _whole_number("clients", seen.clients)
+    sized = lambda level, selector: _with_clients(make(level, selector), clients)  # noqa: E731
     return StartingPoint(name, sized, rest, seen.level, seen.selector)
 
 
@@ -318,6 +324,11 @@ def _split(name: str, text: str) -> list[str]:
     if "" in parts or len(set(parts)) < len(parts):
         raise UserError(f"{name} (={text!r}) must be different names joined by commas.")
     return parts
+
+
+def _whole_number(name: str, text: str) -> int:
+    require(text.removeprefix("-").isdecimal(), name, text, "must be a whole number")
+    return int(text)
 
 
 def _seed(text: str) -> int:

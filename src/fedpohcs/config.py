@@ -6,20 +6,45 @@ The same tree is the command line, the stored `config.json` and the Python API. 
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedpohcs.errors import UserError, require, require_known
+
+UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those with a Literal
 
 
 def _check_kinds(section: str, config: Any) -> None:
     """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if get_origin(hint) is Literal:
+        if get_origin(hint) is Literal and isinstance(value, str):
             require_known(f"{section}{name}", value, get_args(hint))
-        elif hint in (int, float, str, bool):
-            fits = isinstance(value, (int, float) if hint is float else hint) and (hint is bool or value is not True)
-            require(fits, f"{section}{name}", value, f"must be of type {hint.__name__}")
+        require(_is_a(value, hint), f"{section}{name}", value, f"must be {_kind(hint)}")
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in UNIONS:
+        return any(_is_a(value, one) for one in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is_a(one, get_args(hint)[0]) for one in value)
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _kind(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) in UNIONS:
+        kinds = [_kind(one) for one in get_args(hint) if one is not NoneType]
+        return " or ".join(kinds) + (", or left out" if NoneType in get_args(hint) else "")
+    if get_origin(hint) is tuple:
+        return f"a list, each item {_kind(get_args(hint)[0])}"
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return f"of type {hint.__name__}"
 
 
 def _require_positive(section: str, config: object, *names: str) -> None:
@@ -55,7 +80,11 @@ class FederationConfig:
     update_weights: Literal["steps", "clients"] = "steps"
     """Weigh an update by the environment steps behind it, or by q_n."""
     aggregator: str = "parameter-mean"
-    """How updates become one policy: parameter-mean, or policy-mean for tabular policies."""
+    """How updates become one policy; see `fedpohcs list`. Robust ones count every update alike, whatever its steps."""
+    tolerated_liars: int = 1
+    """f, the lying clients among those selected that a robust aggregator must bear. More need a larger K."""
+    change_limit: float = 2.0
+    """Of norm-clip: no update changes the policy by more than so many times the median change."""
     evaluation_episodes: int = 10
     """Episodes of every client in an evaluation."""
     evaluation_every: int = 1
@@ -67,7 +96,8 @@ class FederationConfig:
         _check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
         _require_positive("federation.", self, "num_clients", "num_selected")
-        _require_positive("federation.", self, "evaluation_episodes", "evaluation_every")
+        _require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
+        _require_not_negative("federation.", self, "tolerated_liars")
         require(
             k <= d,
             "federation.num_selected",
@@ -260,6 +290,46 @@ class ProtectionConfig:
 
 
 @dataclass(frozen=True)
+class DefenceConfig:
+    """What limits a lying client's share of the selections; docs/trust.md has the price of each. All off by default."""
+
+    table_clip: float | None = None
+    """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
+    max_selections: int | None = None
+    """Select a client at most so often in any `window` rounds; beyond, it is no candidate. None: as often as it is
+    chosen."""
+    window: int = 20
+    """Rounds over which `max_selections` counts."""
+
+    def __post_init__(self) -> None:
+        _check_kinds("defence.", self)
+        _require_positive("defence.", self, "window")
+        _require_positive(
+            "defence.", self, *(name for name in ("table_clip", "max_selections") if getattr(self, name) is not None)
+        )
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """Clients that lie, to try defences with: a test world, and nothing to switch on where results matter."""
+
+    kind: str | None = None
+    """What they lie about; see `fedpohcs list`. None: nobody lies."""
+    clients: tuple[int, ...] | Literal["one-selected"] = (0,)
+    """Who lies: ids, counted from 0 as in the files of a run; or, in training, one of those selected, drawn anew every
+    round."""
+    scale: float = 10.0
+    """How much: factor of an inflated table, of a flipped change, of noise, of a claimed score."""
+
+    def __post_init__(self) -> None:
+        _check_kinds("attack.", self)
+        _require_positive("attack.", self, "scale")
+        who, rule = self.clients, "must be different ids from 0, or 'one-selected'"
+        ids = isinstance(who, tuple) and all(type(client) is int and client >= 0 for client in who)
+        require(who == "one-selected" or (ids and 0 < len(who) == len(set(who))), "attack.clients", who, rule)
+
+
+@dataclass(frozen=True)
 class ExperimentConfig:
     """One run: a world, a federation, a way to select, a learner."""
 
@@ -285,15 +355,33 @@ class ExperimentConfig:
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
     traffic: TrafficConfig = field(default_factory=TrafficConfig)
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
+    defence: DefenceConfig = field(default_factory=DefenceConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
 
     def __post_init__(self) -> None:
         _check_kinds("", self)
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
+        if self.env is not None:
+            require(self.world == "gym", "env", self.env, f"is for the world 'gym', not for {self.world!r}")
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)
+            rule = f"must be None with privacy {self.privacy!r}: the server sees no table that it could clip"
+            require(self.defence.table_clip is None, "defence.table_clip", self.defence.table_clip, rule)
+        self._check_trust()
+
+    def _check_trust(self) -> None:
+        """Refuse liars that do not exist, and a cap under which there are too few to select from."""
+        n, k = self.federation.num_clients, self.federation.num_selected
+        liars = [] if self.attack.clients == "one-selected" or self.attack.kind is None else self.attack.clients
+        rule = f"must be below num_clients (={n})"
+        require(all(client < n for client in liars), "attack.clients", self.attack.clients, rule)
+        most, window = self.defence.max_selections, self.defence.window
+        if most is not None:
+            rule = f"must be at least {-(-k * window // n)}, or {n} clients cannot fill {window} rounds of {k}"
+            require(most * n >= k * window, "defence.max_selections", most, rule)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedpohcs.config import ExperimentConfig, to_dict
 from fedpohcs.envs import make_world, world_class, world_levels
 from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import require, require_known
-from fedpohcs.execution import make_protected_executor
+from fedpohcs.execution import make_protected_executor, with_liars
 from fedpohcs.execution.base import Executor
 from fedpohcs.plugins import register_plugins
 from fedpohcs.selection import SELECTORS
@@ -77,7 +77,8 @@ class Training:
 
             threading.Thread(target=compile_ahead, daemon=True).start()
         record = bool(self.selector.requires - {"mean_return"})
-        self.executor = make_clients(config, record=record, snapshot=saved.clients if saved else None)
+        clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
+        self.executor = with_liars(clients, config)
         self.is_new = saved is None
         self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
 
@@ -90,7 +91,9 @@ class Training:
             self.is_new = False
             yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
         while self.state.round < config.rounds:
-            self.state, record = run_round(self.state, self.executor, self.selector, config.federation, config.seed)
+            self.state, record = run_round(
+                self.state, self.executor, self.selector, config.federation, config.seed, config.defence
+            )
             yield record
 
     def snapshot(self) -> Saved:
@@ -228,10 +231,9 @@ def check_names(config: ExperimentConfig) -> None:
     world = world_class(config.world)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
-    if config.env is not None:
-        require(config.world == "gym", "env", config.env, f"is for the world 'gym', not for {config.world!r}")
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
+    _check_trust(config)
     if config.privacy != "none":
         _check_privacy(config)
     if federation.aggregator == "policy-mean":
@@ -240,6 +242,37 @@ def check_names(config: ExperimentConfig) -> None:
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_trust(config: ExperimentConfig) -> None:
+    """Refuse more liars than the aggregator can bear, a cap on those who always train, and lies nobody asks for."""
+    from fedpohcs.aggregation import AGGREGATORS
+
+    selector, federation, attack = SELECTORS[config.selector](), config.federation, config.attack
+    name, liars = federation.aggregator, federation.tolerated_liars
+    k = federation.num_clients if selector.everyone else federation.num_selected
+    least = AGGREGATORS[name].least(liars)
+    rule = f"must be at least {least} for {name} to bear federation.tolerated_liars (={liars})"
+    require(k >= least, "federation.num_selected", k, rule, "Select more clients, or tolerate fewer liars.")
+    most = config.defence.max_selections
+    capped = most is not None and selector.everyone
+    require(not capped, "defence.max_selections", most, f"cannot hold with {config.selector}, which selects everyone")
+    if attack.kind is not None:
+        _check_attack(config, selector.requires)
+
+
+def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
+    from fedpohcs.execution.attacked import ATTACKS
+
+    kind, tables = config.attack.kind, "weighted_advantage" in requires
+    require_known("attack.kind", str(kind), ATTACKS)
+    about = ATTACKS[str(kind)].about
+    rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
+    scores = bool(requires) and (config.privacy != "none" or not tables)
+    require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
+    rule = f"is for updates: when clients lie about {about}s nobody is selected yet"
+    everyone = config.attack.clients != "one-selected"
+    require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
 
 
 PRIVACY_PACKAGES = {"masked": ("privacy", ("cryptography",)), "he": ("he", ("cryptography", "tenseal"))}

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import tyro
-
 from fedpohcs import options
 from fedpohcs.errors import UserError, require
+from fedpohcs.parsing import parse
 
 T = TypeVar("T")
 
@@ -42,14 +41,20 @@ def export(arguments: list[str]) -> None:
 
 def play(arguments: list[str]) -> None:
     """Let a trained policy play in the world of one client; print returns and draw a GIF."""
+    if arguments[:1] == ["hongkong"]:
+        from fedpohcs.envs.hongkong.commands import play_drive
+
+        return play_drive(arguments[1:])
     given = _parse(options.PlayOptions, "play", arguments, play.__doc__)
     require(given.episodes > 0, "episodes", given.episodes, "must be at least 1")
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
     client = _index(given.client)
-    from fedpohcs.playing import can_draw, play_episodes, write_gif
+    from fedpohcs.pictures import can_draw, write_gif
+    from fedpohcs.playing import play_episodes
     from fedpohcs.storage import read_config
 
-    world = read_config(given.run).world
+    config = read_config(given.run)
+    world = config.world
     if given.output is not None and given.output.suffix != ".gif":
         raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
     if given.output is not None and not can_draw(world):
@@ -57,12 +62,12 @@ def play(arguments: list[str]) -> None:
     with _warnings_as_notes():
         episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
-        end = "reached the end" if episode.terminated else "out of time"
+        end = "ended there" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
     if can_draw(world):
         output = given.output or given.run / f"client-{given.client}.gif"
-        write_gif(episodes[0], output, f"client {given.client}")
+        write_gif(config, client, episodes[0], output)
         print(output)
 
 
@@ -83,4 +88,4 @@ def _index(client: int) -> int:
 
 
 def _parse(cls: type[T], command: str, arguments: list[str], description: str | None) -> T:
-    return tyro.cli(cls, prog=f"fedpohcs {command}", description=(description or "").strip(), args=arguments)
+    return parse(cls, f"fedpohcs {command}", description, arguments)

@@ -20,6 +20,8 @@ def round_scalars(record: RoundRecord) -> dict[str, float]:
         scalars |= {"return/mean": returns.mean(), "return/worst": returns.min(), "return/best": returns.max()}
     scalars |= {f"training/{name}": np.mean(values) for name, values in record.updates_info.items() if len(values)}
     scalars |= {f"selection/{name}": np.mean(values) for name, values in record.selection.scores.items() if len(values)}
+    if record.bad_replies:
+        scalars["answers/left out"] = len(record.bad_replies)
     scalars |= {f"seconds/{phase}": seconds for phase, seconds in record.seconds.items()}
     return {name: float(value) for name, value in scalars.items()}
 

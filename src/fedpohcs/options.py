@@ -190,7 +190,7 @@ class PlayOptions:
     """`fedpohcs play`."""
 
     run: Positional[Path]
-    """Run folder."""
+    """Run folder; or `hongkong`, which has options of its own: a drive through any area, by a policy or by IDM."""
     client: int
     """Client in whose world the policy plays, counted from 1."""
     episodes: int = 5

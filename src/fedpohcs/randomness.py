@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     GRADIENT_SAMPLE = 7
     MODELLING = 8
     PRIVACY_NOISE = 9
+    ATTACK = 10
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

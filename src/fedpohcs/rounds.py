@@ -1,14 +1,17 @@
 """One federated round, written once. Paper: Alg. 3 (FedPOHCS); every selector and executor runs it."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from fedpohcs.aggregation import AGGREGATORS, aggregate
-from fedpohcs.config import FederationConfig
+from fedpohcs.aggregation import aggregate
+from fedpohcs.config import DefenceConfig, FederationConfig
+from fedpohcs.defences import defended, remember
 from fedpohcs.execution.base import Executor
+from fedpohcs.execution.replies import sound_evaluation, sound_metrics, sound_updates
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.selection import Question, Selection, Selector
 from fedpohcs.types import (
@@ -16,24 +19,35 @@ from fedpohcs.types import (
     ClientIds,
     ClientUpdates,
     Evaluation,
+    Params,
     RoundRecord,
     ServerState,
     Vector,
     WeightedAdvantage,
 )
 
+log = logging.getLogger("fedpohcs")
 NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
+UNDEFENDED = DefenceConfig()
 
 
 def run_round(
-    state: ServerState, executor: Executor, selector: Selector, federation: FederationConfig, seed: int
+    state: ServerState,
+    executor: Executor,
+    selector: Selector,
+    federation: FederationConfig,
+    seed: int,
+    defence: DefenceConfig = UNDEFENDED,
 ) -> tuple[ServerState, RoundRecord]:
     """Sample candidates, ask them, choose, train, aggregate, evaluate on everyone."""
     clock = PhaseClock()
-    question = ask_question(state.round, selector, federation, seed)
+    question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
     with clock.phase("measure"):
         asked = selector.asks(question, state.selector_state)
-        metrics = executor.measure(state.params, state.round, asked, selector.requires)
+        metrics = CandidateMetrics(asked)
+        if len(asked):
+            metrics = executor.measure(state.params, state.round, asked, selector.requires)
+            metrics = sound_metrics(metrics, asked)
         question = without_silent(question, asked, metrics)
     with clock.phase("select"):
         if len(question.candidates):
@@ -42,28 +56,32 @@ def run_round(
             selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
         updates = executor.train(state.params, state.round, selection.client)
+        updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation)
-        params, rejected = aggregate(state.params, updates, weight, AGGREGATORS[federation.aggregator])
+        params, rejected, info = aggregate(state.params, updates, weight, federation)
     with clock.phase("evaluate"):
+        recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
-        everyone = np.arange(executor.num_clients)
-        upcoming = ask_question(state.round + 1, selector, federation, seed)
+        upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
         executor.expect(selector.asks(upcoming, selector_state), selector.requires)
-        evaluation = executor.evaluate(params, state.round + 1, everyone) if due else NOT_EVALUATED
+        evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
         selection=selection,
-        updates_info=updates.info,
+        updates_info={**updates.info, **info},
         train_steps=updates.steps,
         rejected=rejected,
         evaluation=evaluation,
         seconds=clock.seconds,
         upload_bytes=upload_bytes(metrics),
         asked_costs={name: cost for name, cost in metrics.costs.items() if name != "upload_bytes"},
+        capped=capped,
+        bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad),
     )
-    return ServerState(state.round + 1, params, selector_state), record
+    name_bad_replies(record)
+    return ServerState(state.round + 1, params, selector_state, recent), record
 
 
 def evaluate_start(
@@ -74,9 +92,24 @@ def evaluate_start(
     with clock.phase("evaluate"):
         upcoming = ask_question(state.round, selector, federation, seed)
         executor.expect(selector.asks(upcoming, state.selector_state), selector.requires)
-        evaluation = executor.evaluate(state.params, 0, np.arange(executor.num_clients))
+        evaluation = evaluate_everyone(executor, state.params, 0)
     nobody: ClientIds = np.arange(0)
-    return RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
+    record = RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
+    record = record._replace(bad_replies=evaluation.bad)
+    name_bad_replies(record)
+    return record
+
+
+def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> Evaluation:
+    """What the policy returns to every client whose answer is sound."""
+    everyone = np.arange(executor.num_clients)
+    return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
+
+
+def name_bad_replies(record: RoundRecord) -> None:
+    """Say in the log who sent what cannot be right."""
+    for bad in record.bad_replies:
+        log.warning("client %d, round %d: its answer to %s %s", bad.client + 1, record.round, bad.phase, bad.text)
 
 
 def ask_question(round_number: int, selector: Selector, federation: FederationConfig, seed: int) -> Question:
@@ -91,7 +124,7 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
     """The same question without the candidates that were asked and did not answer: a network may lose them."""
     silent = np.setdiff1d(asked, metrics.client)
-    return question._replace(candidates=np.setdiff1d(question.candidates, silent)) if len(silent) else question
+    return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
 
 
 def client_weight(federation: FederationConfig) -> Vector:

@@ -17,6 +17,11 @@ class Question(NamedTuple):
     weight: Vector  # [N] q_n
     generator: np.random.Generator  # of this seed and round
     compared_pairs: str = "shared"  # on which tables are compared: "shared" by at least two candidates, or "all"
+    table_clip: float | None = None  # tables are scaled down to so many times their median norm; None: they are not
+
+    def among(self, candidates: ClientIds) -> "Question":
+        """The same question about fewer candidates, of which perhaps fewer than K are left."""
+        return self._replace(candidates=candidates, num_selected=min(self.num_selected, len(candidates)))
 
 
 class Selector(NamedTuple):
@@ -102,7 +107,9 @@ def heterogeneity_scores(
     """Learning potential, heterogeneity and their difference Delta_n, of each client. Paper: Eq. (DeltaN)."""
     from fedpohcs.heterogeneity import metric  # SciPy and Numba: only where a table is compared
 
-    stacked = metric.stack_tables(tables, question.compared_pairs)
+    stacked, scale = metric.stack_tables(tables, question.compared_pairs), {}
+    if question.table_clip is not None:
+        stacked, scale["table_scale"] = metric.clip_rows(stacked, question.table_clip)
     potential = metric.learning_potential(stacked)
     heterogeneity = metric.heterogeneity(stacked, question.weight[clients])
     return {
@@ -110,6 +117,7 @@ def heterogeneity_scores(
         "learning_potential": potential,
         "heterogeneity": heterogeneity,
         "similarity": -heterogeneity,
+        **scale,
     }
 
 

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,6 +48,7 @@ PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
 TIMING_COLUMNS = ("round", *PHASES)
 TABLES = {"rounds": ROUND_COLUMNS, "clients": CLIENT_COLUMNS, "timings": TIMING_COLUMNS}
 FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
+BAD_REPLY = "bad-reply"  # role of a client whose answer was left out
 LAST_ROUNDS = 10  # that count as the end of a run
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
 _INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
@@ -169,9 +171,11 @@ def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(descriptor)
         raise UserError(f"run (={str(path)!r}) is being written by another process. Wait for it or stop it.") from error
+    except OSError as error:  # some network file systems have no locks
+        warnings.warn(f"{path} cannot be locked ({error.strerror}); let no other process write it", stacklevel=3)
     return descriptor
 
 
@@ -251,6 +255,7 @@ def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
     tables = (
         ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values(), **record.asked_costs}),
         ("candidate", record.candidates, record.selection.scores),
+        ("capped", record.capped, {"capped": np.ones(len(record.capped))}),
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
         ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
@@ -259,6 +264,9 @@ def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
         for metric, values in metrics.items():
             for client, value in zip(clients, values, strict=True):
                 yield int(record.round), int(client), role, metric, float(value)
+    for bad in record.bad_replies:
+        metric = "/".join(filter(None, (bad.phase, bad.rule, bad.array)))
+        yield int(record.round), bad.client, BAD_REPLY, metric, 1.0
 
 
 def _timing_row(record: RoundRecord) -> list[object]:
@@ -332,6 +340,12 @@ class Run:
         """How often each client was selected, [N]."""
         chosen = np.array(" ".join(self.rounds["selected"]).split(), dtype=int)
         return np.bincount(chosen, minlength=self.config.federation.num_clients)
+
+    @cached_property
+    def bad_replies(self) -> Mapping[str, int]:
+        """Answers of clients that were left out, by phase and rule: `{"train, finite": 2}`."""
+        metrics = self.clients["metric"][self.clients["role"] == BAD_REPLY].tolist()
+        return Counter(", ".join(metric.split("/", 2)[:2]) for metric in metrics)
 
 
 def read_config(path: Path) -> ExperimentConfig:

@@ -37,6 +37,16 @@ class WeightedAdvantage(NamedTuple):
     fill: Any = None  # predicts entries never visited; None means they count as zero
 
 
+class BadReply(NamedTuple):
+    """A client's answer that was left out, because it broke a rule of `execution.replies`."""
+
+    client: int
+    phase: str  # measure, train or evaluate
+    rule: str  # in a word: finite, shape, stamp, ...
+    array: str = ""  # which one breaks it; empty: the answer as a whole
+    text: str = ""  # what is wrong with it
+
+
 class CandidateMetrics(NamedTuple):
     """What the server learned from the clients it asked; None = not asked for."""
 
@@ -46,6 +56,7 @@ class CandidateMetrics(NamedTuple):
     weighted_advantage: tuple[WeightedAdvantage, ...] | None = None  # one table a client
     selection_metric: Vector | None = None  # [C] in place of tables where they are private; NaN = no answer
     costs: Mapping[str, Vector] = {}  # each [C]: what asking took where it is more than sending the above
+    bad: tuple[BadReply, ...] = ()  # answers that are not in it
 
 
 class Selection(NamedTuple):
@@ -62,6 +73,7 @@ class ClientUpdates(NamedTuple):
     params: Params
     steps: NDArray[np.int64]  # [K] environment steps trained on
     info: Mapping[str, Vector] = {}  # each [K]: losses, KL, entropy
+    bad: tuple[BadReply, ...] = ()  # answers that are not in it
 
 
 class Evaluation(NamedTuple):
@@ -71,6 +83,7 @@ class Evaluation(NamedTuple):
     mean_return: Vector  # [n]
     steps: NDArray[np.int64]  # [n]
     info: Mapping[str, Vector] = {}  # each [n]
+    bad: tuple[BadReply, ...] = ()  # answers that are not in it
 
 
 class ServerState(NamedTuple):
@@ -79,6 +92,7 @@ class ServerState(NamedTuple):
     round: int
     params: Params
     selector_state: Any
+    recent: tuple[ClientIds, ...] = ()  # who was selected in the latest rounds, newest last, where that is capped
 
 
 class RoundRecord(NamedTuple):
@@ -94,3 +108,5 @@ class RoundRecord(NamedTuple):
     seconds: Mapping[str, float]
     upload_bytes: Mapping[int, int] = {}  # what each client that was asked sent in phase one
     asked_costs: Mapping[str, Vector] = {}  # each [asked]: what else asking took
+    capped: ClientIds = np.arange(0)  # sampled, but selected too often already to be candidates
+    bad_replies: tuple[BadReply, ...] = ()  # answers that were left out

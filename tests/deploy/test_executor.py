@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.config import AttackConfig, DefenceConfig, ExperimentConfig
 from fedpohcs.deploy import executor as module
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
 from fedpohcs.errors import UserError
@@ -75,6 +75,22 @@ def test_an_evaluation_brings_what_the_next_measuring_needs(config: ExperimentCo
     grid = LoopGrid(config, states)
     list(training_on(grid, config).remaining_rounds())
     assert grid.counts == {"query.hello": 4, "evaluate": 4 * 4, "train": 3 * 2}
+
+
+@pytest.mark.parametrize("attack", [AttackConfig("inflated-table", (1,)), AttackConfig("zero-update", "one-selected")])
+def test_lies_and_defences_over_messages_equal_those_in_process(
+    attack: AttackConfig, config: ExperimentConfig, states: Path
+) -> None:
+    config = replace(config, attack=attack, defence=DefenceConfig(table_clip=1.0, max_selections=2, window=3))
+    grid = LoopGrid(config, states)
+    there, here = training_on(grid, config), in_process(config)
+    capped = 0
+    for one, other in zip(there.remaining_rounds(), here.remaining_rounds(), strict=True):
+        assert_same(one, other)
+        np.testing.assert_array_equal(one.capped, other.capped)
+        capped += len(one.capped)
+    assert capped
+    assert "query.measure" not in grid.counts  # whom the cap leaves is known when the evaluation is sent
 
 
 def test_a_silent_candidate_is_not_selected_and_the_round_goes_on(config: ExperimentConfig, states: Path) -> None:

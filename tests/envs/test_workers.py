@@ -1,6 +1,7 @@
 """Worker processes, with a world so simple that every number is known."""
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -53,6 +54,19 @@ class Walk:
             time.sleep(1000)
         if "fails" in self.trouble:
             raise ValueError("the walker stumbled")
+        if "starves" in self.trouble:
+            take_too_much_memory()
+
+
+def take_too_much_memory() -> None:
+    """As a simulator that grows until the system says no."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**28, limits[1]))
+    try:
+        np.ones(2**30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 class Walks(SimulatedWorld):
@@ -136,6 +150,14 @@ def test_a_client_whose_workers_always_die_fails_alone(collectors, tmp_path: Pat
     assert [one.failure is None for one in played] == [True, False, True]
     assert "died or hung" in str(played[1].failure)
     assert len(played[1].trajectory.reward) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux how much memory is in use")
+def test_a_client_that_runs_out_of_memory_fails_alone(collectors, tmp_path: Path) -> None:
+    collectors.append(WorkerCollector(Walks(tmp_path, "starves"), 2))
+    played = collectors[0].collect([play(client) for client in range(3)], Quota(episodes=1))
+    assert [one.failure is None for one in played] == [True, False, True]
+    assert "MemoryError" in str(played[1].failure)
 
 
 def test_an_episode_that_fails_once_is_repeated_with_a_fresh_simulator(tmp_path: Path) -> None:

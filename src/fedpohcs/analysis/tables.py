@@ -23,6 +23,7 @@ from fedpohcs.analysis.statistics import (
     sign_flip_test,
     summarise_reached,
 )
+from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.errors import require_known
 from fedpohcs.presets import RETURN_THRESHOLDS
 from fedpohcs.storage import LAST_ROUNDS, Run
@@ -174,8 +175,11 @@ def statistics_tables(
         if scope.thresholds:
             tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
         tables += reference_table(members)
+        tables += _bad_replies_table(f"answers left out, by phase and rule ({place})", members)
         if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
             tables.append(costs)
+        if (trust := _trust_table(f"what liars got and defences did ({place})", members)).rows:
+            tables.append(trust)
         base = _find_reference(members, reference)
         if base is None:
             note = f"No differences: {place} has no runs of {reference}."
@@ -314,12 +318,36 @@ def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Tabl
 
 def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
     """What asking the candidates took; no rows if no group did."""
-    by_run = [[costs for run in group.runs if (costs := phase_one(run))] for group in groups]
-    summaries = [
-        {name: mean_interval([run[name] for run in runs]) for name in runs[0]} if runs else {} for runs in by_run
-    ]
     note = "Mean over seeds [95 % bootstrap interval]; “-”: nobody was asked. Down includes the policy."
+    return _figures_table(title, groups, phase_one, note)
+
+
+def _trust_table(title: str, groups: Sequence[Group]) -> Table:
+    """What liars got and what was done against them; no rows if there is nothing to say."""
+    note = "Mean over seeds [95 % bootstrap interval]; “-”: there was no such thing."
+    return _figures_table(title, groups, trust_figures, note)
+
+
+def _figures_table(title: str, groups: Sequence[Group], figures: Callable[[Run], dict[str, float]], note: str) -> Table:
+    """Figures that not every run has."""
+    by_run = [[found for run in group.runs if (found := figures(run))] for group in groups]
+    names = [list(dict.fromkeys(name for run in runs for name in run)) for runs in by_run]
+    summaries = [
+        {name: mean_interval([run[name] for run in runs if name in run]) for name in some}
+        for runs, some in zip(by_run, names, strict=True)
+    ]
     return _table(title, groups, summaries, _show_interval, note)
+
+
+def _bad_replies_table(title: str, groups: Sequence[Group]) -> list[Table]:
+    """How many answers of clients broke a rule; nothing if none did."""
+    names = sorted({name for group in groups for run in group.runs for name in run.bad_replies})
+    summaries = [
+        {name: mean_interval([float(run.bad_replies.get(name, 0)) for run in group.runs]) for name in names}
+        for group in groups
+    ]
+    note = "Number in a run, mean over seeds [95 % bootstrap interval]. clients.csv names clients and arrays."
+    return [_table(title, groups, summaries, _show_interval, note)] if names else []
 
 
 def _differences_table(title: str, groups: Sequence[Group], base: Group, scope: Scope) -> Table:

@@ -17,7 +17,6 @@ import numpy as np
 import fedpohcs.heterogeneity.prediction  # noqa: F401 - types that a stored state may name
 from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
 from fedpohcs.config import ExperimentConfig
-from fedpohcs.deploy.codec import table_arrays
 from fedpohcs.deploy.member import Member
 from fedpohcs.deploy.node import run_folder
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
@@ -26,6 +25,7 @@ from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
 from fedpohcs.execution.mapping import take_clients
 from fedpohcs.execution.private import policy_digest
+from fedpohcs.execution.replies import table_arrays
 from fedpohcs.storage import named_arrays
 from fedpohcs.types import CandidateMetrics, Params
 

@@ -36,14 +36,6 @@ def params_from_record(record: ArrayRecord, template: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in like])
 
 
-def table_arrays(table: WeightedAdvantage) -> dict[str, np.ndarray]:
-    """A client's table, array by array."""
-    arrays = {"pair": table.pair, "value": table.value}
-    if table.fill is not None:
-        arrays |= {f"fill/{name}": array for name, array in table.fill._asdict().items()}
-    return arrays
-
-
 def table_from_arrays(arrays: Mapping[str, np.ndarray]) -> WeightedAdvantage:
     """A client's table back."""
     from fedpohcs.heterogeneity.prediction import AdvantagePredictor

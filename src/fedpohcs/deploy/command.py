@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
 from tyro.conf import Positional, arg
 
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.deploy import require_flower
 from fedpohcs.errors import UserError, require, require_known
 from fedpohcs.options import RunSettings
+from fedpohcs.parsing import parse
 
 SECONDS_A_LOOK = 0.5
 
@@ -277,6 +277,4 @@ def run_command(arguments: list[str]) -> None:
 
 
 def _parse(cls: Any, name: str, command: Callable[..., None], arguments: list[str], default: Any = None) -> Any:
-    extra = {} if default is None else {"default": default}
-    description = (command.__doc__ or "").strip()
-    return tyro.cli(cls, prog=f"fedpohcs flower {name}", description=description, args=arguments, **extra)
+    return parse(cls, f"fedpohcs flower {name}", command.__doc__, arguments, default)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpohcs.config import ExperimentConfig
@@ -24,25 +24,30 @@ from fedpohcs.envs import make_world
 from fedpohcs.envs.host import HostWorld
 from fedpohcs.errors import UserError, require
 from fedpohcs.execution.base import RemoteClients
-from fedpohcs.execution.clients import fresh_params, make_learner
+from fedpohcs.execution.clients import fresh_params, make_learner, most_steps
 from fedpohcs.execution.replies import (
-    LARGEST_RETURN,
+    BOUNDED,
+    COUNT,
+    NUMBER,
     BadReplyError,
     Expected,
-    check_ascending,
+    Stamp,
     check_stamp,
+    check_table,
     checked_arrays,
     expected_like,
+    table_rules,
 )
 from fedpohcs.learners.ppo import UpdateInfo
 from fedpohcs.storage import named_arrays
-from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
+from fedpohcs.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
 
 MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must look
 QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right
+INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a passing failure may break
 SECONDS_A_LOOK = 1.0  # between two looks at who is connected, before the first round
-KEY, NUMBER, COUNT = np.uint64, np.float64, np.int64
 TABLE = "weighted_advantage"
+TABLE_PREFIX = "measured/table/"  # before the names of a table's arrays
 SECRET = Expected(np.uint8, (None,))  # a message of private selection: whoever reads it checks what is in it
 
 log = logging.getLogger("fedpohcs")
@@ -98,6 +103,7 @@ class FlowerExecutor:
         self.run = snapshot.run if snapshot else uuid.uuid4().hex
         world = make_world(config)
         self.learner = make_learner(config, world)
+        self.most_steps = most_steps(config, self.learner)
         self.template = named_arrays(self.initial_params())
         self.loses_episodes = isinstance(world, HostWorld)
         self.nodes: dict[int, int] = {}  # node by client
@@ -105,6 +111,7 @@ class FlowerExecutor:
         self.mute: set[int] = set()  # nodes that did not answer the greeting
         self.refused: dict[int, str] = {}  # why a node did not become a client
         self.quarantine: dict[int, int] = {}  # round from which a client is asked again
+        self.bad: list[BadReply] = []  # answers left out and not reported yet
         self.upcoming: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
         self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, ahead of the question
         self.invitations: Mapping[int, bytes] = {}  # to private selection, that the next evaluation takes along
@@ -134,7 +141,7 @@ class FlowerExecutor:
         """Phase one, of those who did not send it with their evaluation."""
         known = self.measurements(params, round_number, clients, names)
         answered = np.array([n for n in clients.tolist() if n in known], int)
-        return _metrics(answered, [known[n] for n in answered.tolist()], names)
+        return _metrics(answered, [known[n] for n in answered.tolist()], names)._replace(bad=self._reported())
 
     def measurements(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> dict[int, Arrays]:
         """What each client sent, if it is sound."""
@@ -154,10 +161,8 @@ class FlowerExecutor:
 
     def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
         """Phase two. Who sends nothing sound has made no steps, so that its row counts for nothing."""
-        learner = self.config.learner
-        most = learner.local_iterations * self.learner.batch_length
         expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}
-        expected |= {"steps": Expected(COUNT, low=1, high=most)}
+        expected |= {"steps": Expected(COUNT, low=1, high=self.most_steps.train)}
         expected |= self._expected_info((*UpdateInfo._fields,))
         request = self._request(TRAIN, round_number)
         answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected)
@@ -170,15 +175,14 @@ class FlowerExecutor:
         ]
         stacked = jax.tree.unflatten(jax.tree.structure(params), leaves)
         steps = np.array([row["steps"] for row in rows], np.int64)
-        return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected))
+        return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected), self._reported())
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play; those whom the next round will measure do that, too."""
         wanted, names = self.upcoming
-        most = self.config.federation.evaluation_episodes * self.learner.world.horizon
         expected = {
-            "mean_return": Expected(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN),
-            "steps": Expected(COUNT, low=1, high=most),
+            "mean_return": BOUNDED,
+            "steps": Expected(COUNT, low=1, high=self.most_steps.evaluation),
             **self._expected_info(()),
         }
         alone = self._request(EVALUATE, round_number)
@@ -191,7 +195,7 @@ class FlowerExecutor:
         rows = [answers[n] for n in answered.tolist()]
         returns = np.array([row["mean_return"] for row in rows], float)
         steps = np.array([row["steps"] for row in rows], np.int64)
-        return Evaluation(answered, returns, steps, _stacked_info(rows, expected))
+        return Evaluation(answered, returns, steps, _stacked_info(rows, expected), self._reported())
 
     def _request(self, phase: str, round_number: int, measures: Set[str] = frozenset()) -> Request:
         oldest = max(0, round_number - self.limits.keep_rounds)
@@ -218,22 +222,38 @@ class FlowerExecutor:
             for client, request in requests.items()
             if client in self.nodes and self.quarantine.get(client, 0) <= number
         }
-        answers = {}
-        for node, reply in self._exchange({node: request for node, (_, request) in questions.items()}, record).items():
+        answers: dict[int, Arrays] = {}
+        replies = self._exchange({node: request for node, (_, request) in questions.items()}, record)
+        for node, contents in replies.items():
             client, request = questions[node]
             also = measures if measures and request.measures and request.phase != MEASURE else {}
-            try:
-                answers[client] = self._checked(reply, client, request, {**expected, **also})
-            except (BadReplyError, UserError) as error:
-                self.quarantine[client] = number + QUARANTINE_ROUNDS
-                log.warning("client %d, round %d: its answer to %s %s", client + 1, number, request.phase, error)
+            for content in contents:
+                try:
+                    arrays = self._checked(content, client, request, {**expected, **also})
+                    if client in answers:
+                        raise BadReplyError("twice", "came twice")
+                    answers[client] = arrays
+                except BadReplyError as error:
+                    self._leave_out(client, request, error)
         silent = [client + 1 for client in requests if client not in answers]
         if silent:
             log.warning("round %d, %s: no answer that counts from the clients %s", number, phase, silent)
         return answers
 
-    def _exchange(self, requests: Mapping[int, Request], params: ArrayRecord | None) -> dict[int, RecordDict]:
-        """Send a question to every node and collect what comes within the phase, by node."""
+    def _leave_out(self, client: int, request: Request, error: BadReplyError) -> None:
+        if error.rule not in INNOCENT:
+            self.quarantine[client] = request.round + QUARANTINE_ROUNDS
+        self.bad.append(BadReply(client, request.phase, error.rule, error.array, str(error)))
+
+    def _reported(self) -> tuple[BadReply, ...]:
+        """Answers left out since this was asked the last time."""
+        bad, self.bad = tuple(self.bad), []
+        return bad
+
+    def _exchange(
+        self, requests: Mapping[int, Request], params: ArrayRecord | None
+    ) -> dict[int, list[RecordDict | Error]]:
+        """Send a question to every node and collect what comes within the phase, by node, in order."""
         messages = []
         for node, request in requests.items():
             content = RecordDict({"request": ConfigRecord(protocol.to_values(request, self.rules))})
@@ -243,26 +263,31 @@ class FlowerExecutor:
                 content["message"] = to_record({"message": np.frombuffer(request.message, np.uint8)})
             kind = protocol.MESSAGE_TYPES[request.phase]
             messages.append(Message(content, dst_node_id=node, message_type=kind, group_id=str(request.round)))
-        contents = {}
+        contents: dict[int, list[RecordDict | Error]] = {}
         for reply in self.grid.send_and_receive(messages, timeout=self.limits.phase_timeout) if messages else ():
             node = reply.metadata.src_node_id
-            if reply.has_error():
-                self.refused[node] = (reply.error.reason or "failed").strip()
-                log.warning("node %d: %s", node, self.refused[node])
-            elif node in requests:
-                contents.setdefault(node, reply.content)  # whatever comes twice counts once
+            if node in requests:
+                contents.setdefault(node, []).append(reply.error if reply.has_error() else reply.content)
         return contents
 
-    def _checked(self, content: RecordDict, client: int, request: Request, expected: Mapping[str, Expected]) -> Arrays:
-        if content.config_records.keys() != {"answer"} or content.array_records.keys() != {"arrays"}:
-            raise BadReplyError("does not consist of one answer and its arrays")
-        check_stamp(protocol.stamp_from(content.config_records["answer"], self.rules), request.stamp(client))
+    def _stamp(self, content: RecordDict | Error) -> Stamp:
+        """Which question was answered."""
+        if isinstance(content, Error):
+            raise BadReplyError("error", f"is an error: {_reason(content)}")
+        if content.config_records.keys() != {"answer"}:
+            raise BadReplyError("names", "does not consist of one answer and its arrays")
+        try:
+            return protocol.stamp_from(content.config_records["answer"], self.rules)
+        except UserError as error:
+            raise BadReplyError("rules", f"is by other rules: {error}") from error
+
+    def _checked(self, content: Any, client: int, request: Request, expected: Mapping[str, Expected]) -> Arrays:
+        check_stamp(self._stamp(content), request.stamp(client))
+        if content.array_records.keys() != {"arrays"}:
+            raise BadReplyError("names", "does not consist of one answer and its arrays")
         arrays = checked_arrays(from_record(content.array_records["arrays"]), expected)
-        for name in ("measured/table/pair", "measured/table/fill/state_key"):
-            if name in arrays:
-                check_ascending(name, arrays[name])
-        if "measured/table/pair" in arrays:
-            _check_table(arrays)
+        if table := _table_of(arrays):
+            check_table(table)
         return arrays
 
     def _meet_newcomers(self, *, again: bool) -> None:
@@ -275,15 +300,17 @@ class FlowerExecutor:
             return
         self.attempt += 1
         request = self._request(HELLO, 0)._replace(attempt=self.attempt)
-        for node, content in self._exchange(dict.fromkeys(newcomers, request), None).items():
+        for node, contents in self._exchange(dict.fromkeys(newcomers, request), None).items():
             self.met.add(node)
-            try:
-                stamp = protocol.stamp_from(content.config_records["answer"], self.rules)
-                check_stamp(stamp, request.stamp(stamp.client))
-                self._enrol(stamp.client, node)
-            except (BadReplyError, UserError, KeyError) as error:
-                self.refused[node] = str(error)
-                log.warning("node %d is not used: %s", node, error)
+            for content in contents:
+                try:
+                    stamp = self._stamp(content)
+                    check_stamp(stamp, request.stamp(stamp.client))
+                    self._enrol(stamp.client, node)
+                    break
+                except (BadReplyError, UserError) as error:
+                    self.refused[node] = str(error)
+                    log.warning("node %d is not used: %s", node, error)
         self.met |= self.refused.keys() & present
         self.mute = set(newcomers) - self.met
 
@@ -330,41 +357,19 @@ class FlowerExecutor:
     def _expected_measures(self, names: Set[str]) -> dict[str, Expected]:
         if self.config.privacy != "none":
             return {"measured/message" if name == TABLE else f"measured/{name}": SECRET for name in names}
-        bounded = Expected(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN)
-        expected = {f"measured/{name}": bounded for name in ("mean_return", "gradient_norm") if name in names}
+        expected = {f"measured/{name}": BOUNDED for name in ("mean_return", "gradient_norm") if name in names}
         if TABLE not in names:
             return expected
-        table = {"pair": Expected(KEY, (None,)), "value": bounded._replace(shape=(None,))}
-        if self.config.modelling.missing == "predicted":
-            single = Expected(np.float32, (None,))
-            table |= {
-                "fill/state_key": Expected(KEY, (None,)),
-                "fill/visitation": Expected(NUMBER, (None,)),
-                "fill/pair_state_key": Expected(KEY, (None,)),
-                "fill/pair_centre": single._replace(shape=(None, None)),
-                "fill/frequency": single._replace(shape=(None, None)),
-                "fill/phase": single,
-                "fill/coefficient": Expected(NUMBER, (None,)),
-            }
-        return expected | {f"measured/table/{name}": rule for name, rule in table.items()}
+        table = table_rules(predicted=self.config.modelling.missing == "predicted")
+        return expected | {TABLE_PREFIX + name: rule for name, rule in table.items()}
 
 
-def _check_table(arrays: Arrays) -> None:
-    """The arrays of a table must fit each other."""
-    table = {name.removeprefix("measured/table/"): x for name, x in arrays.items() if "table/" in name}
-    rows = {
-        "value": "pair",
-        "fill/pair_state_key": "pair",
-        "fill/pair_centre": "pair",
-        "fill/visitation": "fill/state_key",
-    }
-    for name, other in rows.items():
-        if name in table and len(table[name]) != len(table[other]):
-            raise BadReplyError(f"{name} and {other} of the table have different lengths")
-    if "fill/phase" in table:
-        width, features = table["fill/pair_centre"].shape[1], len(table["fill/phase"])
-        if table["fill/frequency"].shape != (width, features) or len(table["fill/coefficient"]) != features + 1:
-            raise BadReplyError("the predictor of the table has arrays that do not fit each other")
+def _reason(error: Error) -> str:
+    return " ".join((error.reason or "failed").split())  # one line: it goes into the log
+
+
+def _table_of(arrays: Arrays) -> Arrays:
+    return {name.removeprefix(TABLE_PREFIX): array for name, array in arrays.items() if name.startswith(TABLE_PREFIX)}
 
 
 def _metrics(clients: ClientIds, rows: list[Arrays], names: Set[str]) -> CandidateMetrics:
@@ -373,11 +378,7 @@ def _metrics(clients: ClientIds, rows: list[Arrays], names: Set[str]) -> Candida
 
     tables = None
     if TABLE in names:
-        prefix = "measured/table/"
-        tables = tuple(
-            table_from_arrays({name.removeprefix(prefix): x for name, x in row.items() if name.startswith(prefix)})
-            for row in rows
-        )
+        tables = tuple(table_from_arrays(_table_of(row)) for row in rows)
     return CandidateMetrics(clients, numbers("mean_return"), numbers("gradient_norm"), tables)
 
 

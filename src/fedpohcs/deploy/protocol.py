@@ -87,9 +87,9 @@ def stamp_from(values: Mapping[str, Any], own: Rules) -> Stamp:
     try:
         stamp = Stamp(**{name: values[name] for name in Stamp._fields})
     except KeyError as error:
-        raise BadReplyError(f"does not say its {error.args[0]}") from error
+        raise BadReplyError("stamp", f"does not say its {error.args[0]}") from error
     if not all(isinstance(number, int) for number in (stamp.client, stamp.round, stamp.attempt)):
-        raise BadReplyError(f"says {tuple(stamp)}, which are not all whole numbers")
+        raise BadReplyError("stamp", f"says {tuple(stamp)}, which are not all whole numbers")
     return stamp
 
 

@@ -20,9 +20,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedpohcs.deploy.codec import from_record, table_arrays, table_from_arrays, to_record
+from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
 from fedpohcs.errors import require
-from fedpohcs.execution.replies import LARGEST_RETURN, BadReplyError, Expected, check_ascending, checked_arrays
+from fedpohcs.execution.replies import BadReplyError, check_table, checked_arrays, table_arrays, table_rules
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.selection import SELECTORS, Question
 from fedpohcs.types import CandidateMetrics, WeightedAdvantage
@@ -163,12 +163,9 @@ class FedPOHCS(_Selecting):
     def _read(self, content: RecordDict) -> WeightedAdvantage:
         records = list(content.array_records.values())
         if len(records) != 1:
-            raise BadReplyError(f"has {len(records)} array records, not one")
-        bounded = Expected(np.float64, (None,), -LARGEST_RETURN, LARGEST_RETURN)
-        arrays = checked_arrays(from_record(records[0]), {"pair": Expected(np.uint64, (None,)), "value": bounded})
-        if len(arrays["pair"]) != len(arrays["value"]):
-            raise BadReplyError("has pairs and values of different lengths")
-        check_ascending("pair", arrays["pair"])
+            raise BadReplyError("names", f"has {len(records)} array records, not one")
+        arrays = checked_arrays(from_record(records[0]), table_rules(predicted=False))
+        check_table(arrays)
         return table_from_arrays(arrays)
 
     def _metrics(self, positions: np.ndarray, answers: list[WeightedAdvantage]) -> CandidateMetrics:
@@ -177,14 +174,14 @@ class FedPOHCS(_Selecting):
 
 def _content(reply: Message) -> RecordDict:
     if reply.has_error():
-        raise BadReplyError(f"is an error: {reply.error.reason}")
+        raise BadReplyError("error", f"is an error: {reply.error.reason}")
     return reply.content
 
 
 def _number(content: RecordDict, name: str) -> float:
     values = [record[name] for record in content.metric_records.values() if name in record]
     if len(values) != 1 or isinstance(values[0], list) or not np.isfinite(values[0]):
-        raise BadReplyError(f"must hold one finite number called {name!r}")
+        raise BadReplyError("finite", f"must hold one finite number called {name!r}")
     return float(values[0])
 
 

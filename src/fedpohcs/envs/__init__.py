@@ -16,6 +16,17 @@ WORLDS = {
     "tabular": "fedpohcs.envs.tabular:TabularWorlds",
 }
 
+LEVELS = {
+    "mountain-cars": ("low", "medium", "high", "high-authors"),
+    "hoppers": ("low", "medium", "high"),
+    "half-cheetahs": ("low", "medium", "high"),
+    "walkers": ("low", "medium", "high"),
+    "hongkong": ("areas",),
+    "gym": ("own",),
+    "tabular": ("none", "low", "medium", "high"),
+}
+"""Those of the worlds above once more: importing a world loads JAX, for which a misspelt level need not wait."""
+
 
 def world_class(name: str) -> Any:
     """The class behind a registered name; imported only when asked for."""
@@ -26,7 +37,7 @@ def world_class(name: str) -> Any:
 
 def world_levels(name: str) -> tuple[str, ...]:
     """The levels of heterogeneity a world offers."""
-    return tuple(world_class(name).levels)
+    return LEVELS[name] if name in LEVELS else tuple(world_class(name).levels)
 
 
 def make_world(config: ExperimentConfig) -> Any:

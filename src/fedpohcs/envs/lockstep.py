@@ -105,8 +105,8 @@ class _Client:
             return list(running)
         if self.quota.min_steps is None:
             return []
-        steps, drop = self.chosen_steps, []
-        later = (number for number in {**self.length, **running} if number > self._last_chosen())
+        steps, drop, last = self.chosen_steps, [], self._last_chosen()
+        later = (number for number in {**self.length, **running} if number > last)
         for number in sorted(later):
             if steps > self.quota.min_steps and number in running:
                 drop.append(number)

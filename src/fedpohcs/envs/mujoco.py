@@ -96,6 +96,10 @@ class MujocoWorld(HostWorld):
         models = [self.make_model(value) for value in self.values]
         return LockstepCollector(self, MujocoSimulator(self, models))
 
+    def open(self, client: int) -> "LoneSimulator":
+        """The environment of one client alone."""
+        return LoneSimulator(self, client)
+
 
 class Hoppers(MujocoWorld):
     """Hopper with a leg of different size, the radius of its capsule. Paper: Sec. 5.1."""
@@ -237,6 +241,34 @@ class MujocoSimulator:
         return np.concatenate(
             [position[:, self.world.unobserved_positions :], np.clip(velocity, -limit, limit)], axis=1
         )
+
+
+class LoneSimulator:
+    """One lane, stepped as any environment is: for those who watch it."""
+
+    LANE = np.array([0])
+
+    def __init__(self, world: MujocoWorld, client: int) -> None:
+        self._lanes = MujocoSimulator(world, [world.make_model(world.values[client])], lanes_per_client=1)
+
+    def reset(self, seed: np.random.Generator) -> np.ndarray:
+        """Start an episode."""
+        return self._lanes.reset(self.LANE, [seed])[0]
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, None]:
+        """One control step."""
+        moved = self._lanes.step(self.LANE, np.asarray(action)[None])
+        if moved.broken[0]:
+            raise RuntimeError("the simulation has diverged")
+        return moved.observation[0], float(moved.reward[0]), bool(moved.terminated[0]), False, None
+
+    def pose(self) -> np.ndarray:
+        """The generalised position, with the place on the track that observations leave out."""
+        return self._lanes.position[0].copy()
+
+    def close(self) -> None:
+        """End its threads."""
+        self._lanes.close()
 
 
 def _within(values: np.ndarray, interval: tuple[float, float]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Executors: who runs the clients."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedpohcs.config import ExperimentConfig
 
@@ -37,5 +37,16 @@ def make_protected_executor(config: ExperimentConfig, *, record: bool = True, sn
     from fedpohcs.execution.private import PrivateExecutor
     from fedpohcs.rounds import client_weight
 
-    within = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
-    return PrivateExecutor(within, config, client_weight(config.federation), snapshot)
+    within: Executor = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
+    return PrivateExecutor(with_liars(within, config, only="table"), config, client_weight(config.federation), snapshot)
+
+
+def with_liars(executor: "Executor", config: ExperimentConfig, only: str | None = None) -> "Executor":
+    """The executor with the liars of `config.attack` among its clients; with `only`, if that is what they lie about."""
+    if config.attack.kind is None:
+        return executor
+    from fedpohcs.execution.attacked import ATTACKS, AttackedExecutor
+
+    if only is not None and ATTACKS[config.attack.kind].about != only:
+        return executor
+    return cast("Executor", AttackedExecutor(executor, config))

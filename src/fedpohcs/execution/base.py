@@ -12,6 +12,13 @@ class RemoteClients(NamedTuple):
     run: str
 
 
+class MostSteps(NamedTuple):
+    """Environment steps that one client can make: who says it has made more is wrong."""
+
+    train: int
+    evaluation: int
+
+
 class Executor(Protocol):
     """Runs clients by id: in this process, in worker processes, or over a network.
 
@@ -20,6 +27,7 @@ class Executor(Protocol):
     """
 
     num_clients: int
+    most_steps: MostSteps
 
     def initial_params(self) -> Params:
         """Fresh weights; a function of the seed alone."""

@@ -13,7 +13,7 @@ from fedpohcs.config import ExperimentConfig
 from fedpohcs.envs import make_world
 from fedpohcs.envs.base import ContinuousActions
 from fedpohcs.errors import UserError, require
-from fedpohcs.execution.base import RemoteClients
+from fedpohcs.execution.base import MostSteps, RemoteClients
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined, take_clients
 from fedpohcs.heterogeneity import weighted_advantage_table
 from fedpohcs.learners.client import Evaluated, Learner, Own, Shared, Trained
@@ -74,6 +74,12 @@ def make_learner(config: ExperimentConfig, world: Any) -> Learner:
     return Learner(world, config.learner, config.federation.evaluation_episodes)
 
 
+def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
+    """Of one client in a round's training, and in an evaluation."""
+    training = config.learner.local_iterations * learner.batch_length
+    return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
+
+
 def fresh_params(learner: Learner, seed: int) -> Params:
     """The weights that a run starts with."""
     return jax.tree.map(np.asarray, learner.init_params(device_key(seed, Purpose.INITIAL_WEIGHTS)))
@@ -103,6 +109,7 @@ class LocalExecutor(ABC):
         self.members = np.arange(self.num_clients) if members is None else members
         self.world = make_world(config)
         self.learner = make_learner(config, self.world)
+        self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
@@ -161,6 +168,9 @@ class LocalExecutor(ABC):
 
     def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
         """Local training; momentum and filters stay with the client."""
+        if not len(clients):
+            nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
+            return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
         seed = self.config.seed
         shuffles = self.clients.on_host(
             lambda client: self.learner.shuffles(host_generator(seed, Purpose.SHUFFLING, round_number, client)),

@@ -125,7 +125,7 @@ class PrivateExecutor:
             wire: to the clients. None: they are objects of this process, with keys made here.
         """
         self.within, self.config, self.weight = within, config, weight
-        self.num_clients = within.num_clients
+        self.num_clients, self.most_steps = within.num_clients, within.most_steps
         self.answers = np.zeros(self.num_clients, np.int64) if snapshot is None else snapshot.answers
         parameters = run_parameters(config)
         self.wire: Any = wire or LocalWire(within, parameters, config.seed)

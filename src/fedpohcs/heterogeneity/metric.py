@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 
 from fedpohcs.heterogeneity.cells import Keys
 from fedpohcs.heterogeneity.prediction import AdvantagePredictor, predict
+from fedpohcs.robust import shrinkage
 from fedpohcs.types import Vector, WeightedAdvantage
 
 Tables = Sequence[WeightedAdvantage]
@@ -31,6 +32,16 @@ def stack_tables(tables: Tables, compared_pairs: str = "shared") -> csr_array:
         columns, values = _fill_rows(tables, entries, columns, values, len(support))
     begin = np.cumsum([0, *(len(column) for column in columns)], dtype=np.int32)
     return csr_array((np.concatenate(values), np.concatenate(columns), begin), shape=(len(tables), len(support)))
+
+
+def clip_rows(stacked: csr_array, limit: float) -> tuple[csr_array, Vector]:
+    """Rows scaled down so that no norm exceeds `limit` times the median norm, and by which factors, [C].
+
+    Delta_n grows with the scale of a client's own table, so a client could buy its way in by multiplying it.
+    """
+    scale = shrinkage(learning_potential(stacked), limit)
+    values = stacked.data * np.repeat(scale, np.diff(stacked.indptr))
+    return csr_array((values, stacked.indices, stacked.indptr), shape=stacked.shape), scale
 
 
 def learning_potential(stacked: csr_array) -> Vector:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import tyro
-
 from fedpohcs.errors import UserError, require_known
+from fedpohcs.parsing import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +60,7 @@ def theory(arguments: list[str]) -> None:
         return
     require_known("theory command", arguments[0], commands)
     options, command = commands[arguments[0]]
-    command(tyro.cli(options, prog=f"fedpohcs theory {arguments[0]}", description=command.__doc__, args=arguments[1:]))
+    command(parse(options, f"fedpohcs theory {arguments[0]}", command.__doc__, arguments[1:]))
 
 
 def verify(given: VerifyOptions) -> None:

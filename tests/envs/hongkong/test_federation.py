@@ -49,8 +49,10 @@ def test_a_run_repeats_byte_by_byte_and_is_played_as_a_gif(tmp_path: Path) -> No
     for file in ("rounds.csv", "clients.csv"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
     gif = tmp_path / "drive.gif"
-    assert main(["osm", "play", "--run", str(tmp_path / "one"), "--steps", "20", "-o", str(gif)]) == 0
+    assert main(["play", "hongkong", "--run", str(tmp_path / "one"), "--steps", "20", "-o", str(gif)]) == 0
     assert gif.read_bytes().startswith(b"GIF8")
+    assert main(["play", str(tmp_path / "one"), "--client", "2", "--episodes", "1"]) == 0
+    assert (tmp_path / "one" / "client-2.gif").read_bytes().startswith(b"GIF8")
 
 
 def test_every_episode_has_the_horizons_length_in_safe_mode(tmp_path: Path) -> None:

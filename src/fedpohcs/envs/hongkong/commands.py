@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from tyro.conf import Positional, arg
 
 from fedpohcs.config import TrafficConfig
@@ -13,6 +12,7 @@ from fedpohcs.envs.hongkong.areas import AREAS, Limits
 from fedpohcs.envs.hongkong.networks import Network, load_network
 from fedpohcs.envs.hongkong.overpass import ENDPOINT
 from fedpohcs.errors import UserError, require, require_known
+from fedpohcs.parsing import parse
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -63,7 +63,7 @@ class ShowOptions:
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """`fedpohcs osm play`."""
+    """`fedpohcs play hongkong`."""
 
     area: str = "central"
     """One of the ten areas, or a network in the folder."""
@@ -157,15 +157,15 @@ def show(arguments: list[str]) -> None:
     print(output)
 
 
-def play(arguments: list[str]) -> None:
+def play_drive(arguments: list[str]) -> None:
     """Draw a drive, by a trained policy or by IDM, as a moving picture."""
-    given = _parse(PlayOptions, play, arguments)
+    given = parse(PlayOptions, "fedpohcs play hongkong", play_drive.__doc__, arguments)
     network = load_network(given.area, given.networks)
     require(given.output.suffix == ".gif", "output", str(given.output), "must end in .gif")
     from fedpohcs.envs.hongkong.drives import load_driver, record_drive
 
     config = TrafficConfig(horizon=given.steps)
-    driver = None if given.run is None else load_driver(given.run)
+    driver = None if given.run is None else load_driver(given.run, given.area)
     frames = record_drive(network, config, given.seed, driver)
     from fedpohcs.envs.hongkong.drawing import draw_drive
 
@@ -197,10 +197,9 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "build": build,
     "fetch": fetch,
     "show": show,
-    "play": play,
     "reference": reference,
 }
 
 
 def _parse(cls: Any, command: Callable[..., None], arguments: list[str]) -> Any:
-    return tyro.cli(cls, prog=f"fedpohcs osm {command.__name__}", description=command.__doc__, args=arguments)
+    return parse(cls, f"fedpohcs osm {command.__name__}", command.__doc__, arguments)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpohcs.config import TrafficConfig
+from fedpohcs.envs.hongkong.areas import AREAS
 from fedpohcs.envs.hongkong.networks import Network
 from fedpohcs.envs.hongkong.simulation import Traffic
 from fedpohcs.errors import UserError
-from fedpohcs.learners.networks import Dense, apply_layers
-from fedpohcs.storage import load_run
+from fedpohcs.exporting import load_run_policy
 
 STEPS_A_FRAME = 4
 Driver = Callable[[np.ndarray], np.ndarray]
@@ -48,20 +48,13 @@ def _frame(traffic: Traffic, total: float) -> Frame:
     return Frame(traffic.positions(), np.array(traffic.speeds), total)
 
 
-def load_driver(folder: Path) -> Driver:
-    """The most likely actions of the policy that a finished run has stored."""
-    run = load_run(folder)
-    if run.config.world != "hongkong":
-        raise UserError(f"run (={str(folder)!r}) must be one of the world hongkong, not {run.config.world}.")
-    if run.config.learner.filter_observations:
-        raise UserError(f"run (={str(folder)!r}) filters observations, and its filters are not stored.")
-    if not (folder / "policy.npz").is_file():
-        raise UserError(f"run (={str(folder)!r}) holds no policy: it is not finished.")
-    with np.load(folder / "policy.npz") as stored:
-        arrays = dict(stored)
-    prefix = "policy/layers"
-    count = sum(name.startswith(prefix) and name.endswith("kernel") for name in arrays)
-    layers = tuple(
-        Dense(arrays[f"{prefix}/{number}/kernel"], arrays[f"{prefix}/{number}/bias"]) for number in range(count)
-    )
-    return lambda observation: apply_layers(layers, observation)
+def load_driver(folder: Path, area: str) -> Driver:
+    """The most likely actions of the policy that a finished run has stored, with the filter of the area if any."""
+    policy = load_run_policy(folder)
+    world = policy.about["world"]
+    if world != "hongkong":
+        raise UserError(f"run (={str(folder)!r}) must be one of the world hongkong, not {world}.")
+    client = list(AREAS).index(area) if area in AREAS else None
+    if client is None and policy.about["filtered"]:
+        raise UserError(f"area (={area!r}) must be one of the run's own: its policy filters observations by client.")
+    return lambda observation: policy.act(observation, client)

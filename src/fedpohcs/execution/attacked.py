@@ -1,0 +1,163 @@
+"""Any executor with liars among its clients, to see what a lie gains and what a defence costs.
+
+Liars measure and train as everybody does, and change what they send. A kind of lie is one function and one line in
+`ATTACKS`. Nothing here has a state, so checkpoints know nothing of it.
+"""
+
+from collections.abc import Callable, Set
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from fedpohcs.config import ExperimentConfig
+from fedpohcs.execution.base import Executor
+from fedpohcs.execution.mapping import take_clients
+from fedpohcs.randomness import Purpose, host_generator
+from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Vector, WeightedAdvantage
+
+
+class Lie(NamedTuple):
+    """How a lie is told."""
+
+    scale: float  # `attack.scale`
+    generator: np.random.Generator  # of this seed, round and client
+
+
+class Attack(NamedTuple):
+    """What liars do to one of the things they send.
+
+    `tell` takes the honest thing and a `Lie` and gives what is sent: a table (`WeightedAdvantage`), a score (the
+    largest are selected), or an update (parameters; it takes those that training began with as well).
+    """
+
+    about: Literal["table", "score", "update"]
+    tell: Callable[..., Any]
+
+
+def inflated_table(table: WeightedAdvantage, lie: Lie) -> WeightedAdvantage:
+    """A table `scale` times as large: Delta_n grows with it."""
+    return table._replace(value=lie.scale * table.value)
+
+
+def lying_score(score: float, lie: Lie) -> float:
+    """A score `scale` times as large as its size, or as 1 if that is larger; where scores are bounded, the largest."""
+    return lie.scale * max(abs(score), 1.0)
+
+
+def flipped_update(update: Params, start: Params, lie: Lie) -> Params:
+    """The change of the policy with its sign flipped, `scale` times as large."""
+    return jax.tree.map(lambda new, old: old - lie.scale * (new - old), update, start)
+
+
+def noisy_update(update: Params, start: Params, lie: Lie) -> Params:
+    """Noise in place of the change of the policy, `scale` times as large."""
+
+    def noise(new: Any, old: Any) -> Any:
+        size = lie.scale * np.sqrt(np.mean((new - old) ** 2)) if new.size else 0.0
+        return old + size * lie.generator.standard_normal(new.shape)
+
+    return jax.tree.map(noise, update, start)
+
+
+def nan_update(update: Params, start: Params, lie: Lie) -> Params:
+    """Weights that are not numbers."""
+    del start, lie
+    return jax.tree.map(lambda new: np.full_like(new, np.nan), update)
+
+
+def zero_update(update: Params, start: Params, lie: Lie) -> Params:
+    """Weights that are all zero."""
+    del start, lie
+    return jax.tree.map(np.zeros_like, update)
+
+
+ATTACKS: dict[str, Attack] = {
+    "inflated-table": Attack("table", inflated_table),
+    "lying-score": Attack("score", lying_score),
+    "flipped-update": Attack("update", flipped_update),
+    "noisy-update": Attack("update", noisy_update),
+    "nan-update": Attack("update", nan_update),
+    "zero-update": Attack("update", zero_update),
+}
+
+
+class AttackedExecutor:
+    """Any executor; what liars send is changed on its way to the server. Everything else is as within."""
+
+    def __init__(self, within: Executor, config: ExperimentConfig) -> None:
+        assert config.attack.kind is not None
+        self.within, self.config = within, config
+        self.attack = ATTACKS[config.attack.kind]
+        # A score that comes out of the protocol has a bound; one beyond would not be read.
+        self.bounded = config.privacy != "none" and config.protection.epsilon is None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.within, name)
+
+    def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
+        """Phase one, with lies about tables or scores."""
+        metrics = self.within.measure(params, round_number, clients, names)
+        liars = np.flatnonzero(np.isin(metrics.client, self._named()))
+        lies = {int(row): self._lie(round_number, int(metrics.client[row])) for row in liars}
+        if self.attack.about == "table" and metrics.weighted_advantage is not None:
+            tables = list(metrics.weighted_advantage)
+            for row, lie in lies.items():
+                tables[row] = self.attack.tell(tables[row], lie)
+            return metrics._replace(weighted_advantage=tuple(tables))
+        if self.attack.about == "score":
+            mean_return = metrics.mean_return
+            return metrics._replace(
+                mean_return=None if mean_return is None else -self._claimed(-mean_return, lies),  # the lowest train
+                gradient_norm=self._claimed(metrics.gradient_norm, lies),
+                selection_metric=self._claimed(metrics.selection_metric, lies, 1.0 if self.bounded else np.inf),
+            )
+        return metrics
+
+    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+        """Phase two, with lies about updates; who lied is noted."""
+        updates = self.within.train(params, round_number, clients)
+        if self.attack.about != "update" or not len(clients):
+            return updates
+        lied = np.isin(updates.client, self._one_of(updates.client, round_number))
+        sent = updates.params
+        for row in np.flatnonzero(lied).tolist():
+            lie = self._lie(round_number, int(updates.client[row]))
+            sent = _with_row(sent, row, self.attack.tell(take_clients(updates.params, row), params, lie))
+        return updates._replace(params=sent, info={**updates.info, "lied": lied.astype(float)})
+
+    def _named(self) -> ClientIds:
+        who = self.config.attack.clients
+        return np.array([] if isinstance(who, str) else who, int)
+
+    def _one_of(self, selected: ClientIds, round_number: int) -> ClientIds:
+        """Who lies in training: the clients of the config, or one of those selected."""
+        if self.config.attack.clients != "one-selected":
+            return self._named()
+        generator = host_generator(self.config.seed, Purpose.ATTACK, round_number)
+        return generator.choice(np.sort(selected), 1)
+
+    def _lie(self, round_number: int, client: int) -> Lie:
+        generator = host_generator(self.config.seed, Purpose.ATTACK, round_number, client + 1)
+        return Lie(self.config.attack.scale, generator)
+
+    def _claimed(self, scores: Vector | None, lies: dict[int, Lie], largest: float = np.inf) -> Any:
+        """Scores as the server reads them; who lost its connection cannot lie either."""
+        if scores is None:
+            return None
+        claimed = scores.copy()
+        for row, lie in lies.items():
+            if not np.isnan(scores[row]):
+                claimed[row] = min(self.attack.tell(float(scores[row]), lie), largest)
+        return claimed
+
+
+def _with_row(stacked: Params, row: int, one: Params) -> Params:
+    """Stacked parameters with those of one client replaced."""
+
+    def replaced(rows: Any, new: Any) -> Any:
+        changed = np.array(rows)
+        changed[row] = new
+        return changed
+
+    return jax.tree.map(replaced, stacked, one)
