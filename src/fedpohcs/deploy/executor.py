@@ -141,7 +141,7 @@ class FlowerExecutor:
         """Phase one, of those who did not send it with their evaluation."""
         known = self.measurements(params, round_number, clients, names)
         answered = np.array([n for n in clients.tolist() if n in known], int)
-        return _metrics(answered, [known[n] for n in answered.tolist()], names)._replace(bad=self._reported())
+        return _metrics(answered, [known[n] for n in answered.tolist()], names)._replace(bad=self.reported())
 
     def measurements(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> dict[int, Arrays]:
         """What each client sent, if it is sound."""
@@ -175,7 +175,7 @@ class FlowerExecutor:
         ]
         stacked = jax.tree.unflatten(jax.tree.structure(params), leaves)
         steps = np.array([row["steps"] for row in rows], np.int64)
-        return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected), self._reported())
+        return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected), self.reported())
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play; those whom the next round will measure do that, too."""
@@ -195,7 +195,7 @@ class FlowerExecutor:
         rows = [answers[n] for n in answered.tolist()]
         returns = np.array([row["mean_return"] for row in rows], float)
         steps = np.array([row["steps"] for row in rows], np.int64)
-        return Evaluation(answered, returns, steps, _stacked_info(rows, expected), self._reported())
+        return Evaluation(answered, returns, steps, _stacked_info(rows, expected), self.reported())
 
     def _request(self, phase: str, round_number: int, measures: Set[str] = frozenset()) -> Request:
         oldest = max(0, round_number - self.limits.keep_rounds)
@@ -245,7 +245,7 @@ class FlowerExecutor:
             self.quarantine[client] = request.round + QUARANTINE_ROUNDS
         self.bad.append(BadReply(client, request.phase, error.rule, error.array, str(error)))
 
-    def _reported(self) -> tuple[BadReply, ...]:
+    def reported(self) -> tuple[BadReply, ...]:
         """Answers left out since this was asked the last time."""
         bad, self.bad = tuple(self.bad), []
         return bad

@@ -138,8 +138,9 @@ class RemotePrivateExecutor(PrivateExecutor):
         numbers = {name: values for name, values in numbers.items() if values is not None}
         scored = np.all([np.isfinite(values) for values in numbers.values()], axis=0) & np.ones(len(clients), bool)
         kept = scored if scored.any() else np.isin(clients, self._here(round_number))
+        numbers = {name: values[kept] for name, values in numbers.items()}
         costs = {name: cost[kept] for name, cost in metrics.costs.items()}
-        return CandidateMetrics(clients[kept], **{name: x[kept] for name, x in numbers.items()}, costs=costs)
+        return CandidateMetrics(clients[kept], **numbers, costs=costs, bad=self.within.reported())
 
     def _here(self, round_number: int) -> list[int]:
         quarantine = self.within.quarantine
