@@ -180,14 +180,14 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
     score, table = AttackConfig("lying-score", (liar,)), AttackConfig("inflated-table", (liar,), 100.0)
     cap = DefenceConfig(max_selections=18 if arguments.quick else 4)
     ways: dict[str, dict[str, Any]] = {
-        "honest": {},
-        "honest, clip 1.5": {"defence": DefenceConfig(table_clip=1.5)},
-        "honest, clip 1": {"defence": DefenceConfig(table_clip=1.0)},
-        "honest, cap 4 of 20": {"defence": cap},
         "lying score, masked": {"attack": score, "privacy": "masked"},
         "lying score, masked, cap 4 of 20": {"attack": score, "privacy": "masked", "defence": cap},
         "table x100": {"attack": table},
         "table x100, clip 1.5, cap 4 of 20": {"attack": table, "defence": dataclasses.replace(cap, table_clip=1.5)},
+        "honest": {},
+        "honest, clip 1.5": {"defence": DefenceConfig(table_clip=1.5)},
+        "honest, clip 1": {"defence": DefenceConfig(table_clip=1.0)},
+        "honest, cap 4 of 20": {"defence": cap},
     }
     cells = {}
     for name, changes in ways.items():
