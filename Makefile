@@ -22,12 +22,12 @@ check: .venv/installed-dev  ## all that must hold before a change lands
 	$(MAKE) audit
 	$(MAKE) docs
 
-# pip-audit takes a service that knows no package for one that knows no weakness, so the service is asked first.
-ADVISORIES := ADVISORY-SERVICE
+# pip-audit takes a service that knows no package for one that knows no weakness, so it is first asked for one it must know.
 audit: .venv/installed-dev  ## known weaknesses of the pinned packages
-	@if $(BIN)/python -c 'import urllib.request as r; r.urlopen("$(ADVISORIES)", timeout=20)' 2>/dev/null; then \
-		$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-dev.txt --progress-spinner off; \
-	else echo "audit: skipped, because advisories cannot be reached from here"; fi
+	@echo 'jinja2==2.4.1' > .venv/known-weak.txt
+	@if $(BIN)/pip-audit --disable-pip --no-deps -r .venv/known-weak.txt -f json --progress-spinner off 2>/dev/null | grep -q '"id"'; \
+		then $(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-dev.txt --progress-spinner off; \
+		else echo "audit: skipped, because no service that knows advisories can be reached from here"; fi
 
 bench: .venv/installed-dev  ## every speed script
 	set -e; for script in benchmarks/[a-z]*.py; do echo "$$script"; $(BIN)/python "$$script"; done

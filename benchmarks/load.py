@@ -10,7 +10,8 @@ before round 1. Each case runs in a process of its own, one after the other.
 - `masked`: `tabular` with 1,000 clients and `--privacy masked`; what masks add is the difference to the case without.
   Opening the session, which every client does with every other, happens once, in round 1, and is given apart.
 
-Goals for 1,000 clients: at most 8 GB; measuring and selecting with masks at most 2 s.
+Goals for 1,000 clients: at most 8 GB; measuring and selecting with masks at most 2 s, which is also given in processor
+time of all threads, because a busy machine changes that less.
 """
 
 import json
@@ -64,7 +65,9 @@ def measured(name: str, quick: bool) -> dict[str, Any]:
     from fedpohcs.experiment import start_training
 
     start = time.perf_counter()
-    run = start_training(config_of(name, quick)).remaining_rounds()
+    training = start_training(config_of(name, quick))
+    processor = watched_measuring(training.executor)
+    run = training.remaining_rounds()
     next(run)
     before_round_1 = time.perf_counter() - start
     rounds, memory = [], []
@@ -76,9 +79,26 @@ def measured(name: str, quick: bool) -> dict[str, Any]:
     return {
         "before_round_1": before_round_1,
         "rounds": rounds,
+        "measuring_processor_seconds": processor,
         "memory_gb": memory,
         "peak_memory_gb": peak_memory_gb(),
     }
+
+
+def watched_measuring(executor: Any) -> list[float]:
+    """Fills with the processor seconds, over all threads, of every call that measures."""
+    seconds: list[float] = []
+    measure = executor.measure
+
+    def watched(*arguments: Any) -> Any:
+        start = time.process_time()
+        try:
+            return measure(*arguments)
+        finally:
+            seconds.append(time.process_time() - start)
+
+    executor.measure = watched
+    return seconds
 
 
 def resident_gb() -> float:
@@ -88,6 +108,10 @@ def resident_gb() -> float:
 
 def choosing_seconds(result: dict[str, Any]) -> float:
     return statistics.median(timing["measure"] + timing["select"] for timing in result["rounds"][1:])
+
+
+def processor_seconds(result: dict[str, Any]) -> float:
+    return statistics.median(result["measuring_processor_seconds"][1:])
 
 
 def print_cases(results: dict[str, dict[str, Any]]) -> None:
@@ -114,7 +138,9 @@ def figures(results: dict[str, dict[str, Any]]) -> list[Figure]:
     session = masked["rounds"][0]["measure"] - masked["rounds"][1]["measure"]
     found += [
         Figure("masked selection, d = 100", choosing_seconds(masked), "s", Goal("<=", 2, "s")),
-        Figure("of that masks", choosing_seconds(masked) - choosing_seconds(clear), "s"),
+        Figure("the same in processor time", processor_seconds(masked), "s", Goal("<=", 2, "s")),
+        Figure("in processor time without masks", processor_seconds(clear), "s"),
+        Figure("what masks add on the clock", choosing_seconds(masked) - choosing_seconds(clear), "s"),
         Figure("opening the session of 1,000 clients and compiling, once", session, "s"),
     ]
     return found

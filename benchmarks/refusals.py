@@ -1,8 +1,8 @@
 """How soon bad input is refused: processes of their own, from their start to their end, in turns with an empty Python.
 
 Kinds: values out of range or of the wrong type, misspelt names, files that are missing or broken, and what only the
-experiment can check, which loads JAX. Goal: below 1 s after start-up, that is, after `fedpohcs --version`. Also the
-processor time of the process, which a busy machine changes less.
+experiment can check, which loads JAX. Goal: below 1 s after start-up, that is, beyond what `fedpohcs --version` takes;
+on the clock, and in processor time, which a busy machine changes less.
 """
 
 import resource
@@ -58,9 +58,12 @@ def main() -> None:
     ]
     slowest = max(percentile_90(seconds[name]) - start for name in CASES)
     figures.append(Figure("the slowest kind, 90th percentile", slowest, "s", Goal("<", 1, "s")))
+    idle = statistics.median(processor["start-up"])
+    figures += [Figure("start-up: processor time", idle, "s")]
     figures += [
-        Figure(f"{name}: processor time of the process", statistics.median(times), "s")
+        Figure(f"{name}: processor time after start-up", statistics.median(times) - idle, "s", Goal("<", 1, "s"))
         for name, times in processor.items()
+        if name != "start-up"
     ]
     write_results("refusals", facts, figures, {"seconds": seconds, "processor": processor}, quick=arguments.quick)
 

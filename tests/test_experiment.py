@@ -31,6 +31,14 @@ def test_two_runs_of_one_config_write_the_same_bytes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(saved[0][key], saved[1][key])
 
 
+def test_records_are_kept_in_memory_only_if_wanted(tmp_path: Path) -> None:
+    kept = run_experiment(CONFIG, tmp_path / "kept")
+    assert [record.round for record in kept.records] == list(range(CONFIG.rounds + 1))
+    assert run_experiment(CONFIG, tmp_path / "stored", keep_records=False).records == []
+    for name in ("rounds.csv", "clients.csv"):
+        assert (tmp_path / "kept" / name).read_bytes() == (tmp_path / "stored" / name).read_bytes()
+
+
 def test_a_used_folder_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     run_experiment(replace(CONFIG, rounds=1), tmp_path / "run")
     before = (tmp_path / "run" / "rounds.csv").read_bytes()

@@ -89,6 +89,7 @@ def train(arguments: list[str]) -> None:
             overwrite=given.overwrite,
             observers=[display, *loggers],
             checkpoint_every=given.checkpoint_every,
+            keep_records=False,
         )
     print(f"run: {out}")
 
@@ -102,7 +103,11 @@ def resume(arguments: list[str]) -> None:
     loggers = make_loggers(_split("log", given.log) if given.log else [], given.run)
     with _watched(given.run) as display:
         resume_experiment(
-            given.run, rounds=given.rounds, observers=[display, *loggers], checkpoint_every=given.checkpoint_every
+            given.run,
+            rounds=given.rounds,
+            observers=[display, *loggers],
+            checkpoint_every=given.checkpoint_every,
+            keep_records=False,
         )
     print(f"run: {given.run}")
 

@@ -40,7 +40,7 @@ class History(NamedTuple):
     """What a run leaves in memory."""
 
     config: ExperimentConfig
-    records: list[RoundRecord]
+    records: list[RoundRecord]  # empty if they were not to be kept
     params: Params
 
     @property
@@ -115,6 +115,7 @@ def run_experiment(
     overwrite: bool = False,
     observers: Sequence[Observer] = (),
     checkpoint_every: int = 1,
+    keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
     """Train a federation as `config` says, and store the run in `out` if given.
@@ -125,14 +126,15 @@ def run_experiment(
         overwrite: replace the run that is there.
         observers: told of every round.
         checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
         make_clients: who runs the clients. They live in this process by default.
     """
     check_names(config)
     _check_cadence(checkpoint_every)
     if out is None:
-        return _run_all(start_training(config, make_clients), None, observers, 0)
+        return _run_all(start_training(config, make_clients), None, observers, 0, keep_records)
     with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
-        return _run_all(start_training(config, make_clients), folder, observers, checkpoint_every)
+        return _run_all(start_training(config, make_clients), folder, observers, checkpoint_every, keep_records)
 
 
 def resume_experiment(
@@ -141,6 +143,7 @@ def resume_experiment(
     rounds: int | None = None,
     observers: Sequence[Observer] = (),
     checkpoint_every: int = 1,
+    keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
     """Go on with a run that stopped, from its last checkpoint, as if it never had. History holds the new rounds only.
@@ -150,13 +153,14 @@ def resume_experiment(
         rounds: in all; None: as many as the run was to have.
         observers: told of every new round.
         checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
         make_clients: who runs the clients. They live in this process by default.
     """
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config)
         training = _continue_training(folder, make_clients)
-        return _run_all(training, folder, observers, checkpoint_every)
+        return _run_all(training, folder, observers, checkpoint_every, keep_records)
 
 
 def _check_cadence(checkpoint_every: int) -> None:
@@ -179,7 +183,11 @@ def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Trainin
 
 
 def _run_all(
-    training: Training, folder: RunFolder | None, observers: Sequence[Observer], checkpoint_every: int
+    training: Training,
+    folder: RunFolder | None,
+    observers: Sequence[Observer],
+    checkpoint_every: int,
+    keep_records: bool,
 ) -> History:
     """All remaining rounds, each stored and shown before the next begins."""
     config, records = training.config, []
@@ -188,7 +196,8 @@ def _run_all(
         observer.on_start(config)
     try:
         for record in training.remaining_rounds():
-            records.append(record)
+            if keep_records:
+                records.append(record)
             if folder is not None:
                 folder.append(record)
             due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)

@@ -50,9 +50,9 @@ def complete_run(folder: Path, config: ExperimentConfig, observers: Sequence[Any
     from fedpohcs import experiment
 
     if is_run(folder):
-        experiment.resume_experiment(folder, rounds=config.rounds, observers=observers)
+        experiment.resume_experiment(folder, rounds=config.rounds, observers=observers, keep_records=False)
     else:
-        experiment.run_experiment(config, folder, observers=observers)
+        experiment.run_experiment(config, folder, observers=observers, keep_records=False)
 
 
 def run_grid(
