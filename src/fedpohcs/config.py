@@ -325,8 +325,8 @@ class AttackConfig:
         _check_kinds("attack.", self)
         _require_positive("attack.", self, "scale")
         who, rule = self.clients, "must be different ids from 0, or 'one-selected'"
-        ids = isinstance(who, tuple) and all(type(client) is int and client >= 0 for client in who)
-        require(who == "one-selected" or (ids and 0 < len(who) == len(set(who))), "attack.clients", who, rule)
+        ids = who != "one-selected" and min(who, default=-1) >= 0 and len(who) == len(set(who))
+        require(ids or who == "one-selected", "attack.clients", who, rule)
 
 
 @dataclass(frozen=True)
