@@ -177,22 +177,6 @@ def test_mountain_cars_over_a_fleet_equal_those_in_process(tmp_path: Path) -> No
     assert_equal_tables(out, run_in_process(config, tmp_path / "in-process"), range(3))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells processes of their parent's end")
-def test_a_fleet_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    program = (
-        "import sys, time; from pathlib import Path; from fedpohcs.deploy.local import LocalFleet\n"
-        "with LocalFleet(1, Path(sys.argv[1]), runtime='deployment', insecure=True) as fleet:\n"
-        "    print(fleet.id, flush=True); time.sleep(600)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    identity = parent.stdout.readline().strip()
-    assert len(marked_processes(identity)) >= 3
-    parent.kill()
-    parent.communicate()
-    wait_for(lambda: not marked_processes(identity), "the end of the fleet")
-
-
 def test_an_occupied_port_is_named(tmp_path: Path) -> None:
     import socket
 

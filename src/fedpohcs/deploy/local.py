@@ -1,6 +1,5 @@
 """A whole Flower fleet on this machine: SuperLink and SuperNodes as child processes, all of them ended with it."""
 
-import ctypes
 import os
 import shutil
 import signal
@@ -21,7 +20,6 @@ from fedpohcs.errors import UserError, require
 
 LOOPBACK = "127.0.0.1"
 MARK = "FEDPOHCS_FLEET"  # in the environment of all processes of a fleet, so that none is overlooked at the end
-PR_SET_PDEATHSIG = 1
 SECONDS_TO_START = 180.0
 SECONDS_TO_STOP = 15.0
 SECONDS_A_LOOK = 0.5
@@ -165,7 +163,6 @@ class LocalFleet:
                 env=self.environment,
                 cwd=self.scratch,
                 start_new_session=True,  # an interrupt at the terminal is for the parent, which ends them in order
-                preexec_fn=end_with_parent,
             )
         return self.processes[name]
 
@@ -187,12 +184,6 @@ class LocalFleet:
         """The ids of all processes of the fleet, with those that its processes started."""
         own = [process.pid for process in self.processes.values() if process.poll() is None]
         return sorted({*own, *marked_processes(self.id)})
-
-
-def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have this process sent a signal when its parent ends in whatever way. Only Linux can do that."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def marked_processes(fleet: str) -> list[int]:

@@ -1,5 +1,6 @@
 """`fedpohcs flower node`: a device of a federation. A SuperNode, and a client app that stays beside it."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -8,11 +9,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpohcs.deploy.local import LOOPBACK, QUIET, end_with_parent, find_program, free_port
+from fedpohcs.deploy.local import LOOPBACK, QUIET, find_program, free_port
 from fedpohcs.errors import UserError, require
 
 SECONDS_A_LOOK = 0.2
 SECONDS_TO_STOP = 10.0
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,14 @@ def run_node(given: NodeOptions) -> None:
     )
 
 
-def _die_with_node() -> None:
-    """A SuperNode that nobody answers for would look alive to the server."""
-    end_with_parent(signal.SIGKILL)
-
-
 def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_die_with_node)
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A SuperNode that nobody answers for would look alive to the server. On Linux; elsewhere unless killed with -9."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
