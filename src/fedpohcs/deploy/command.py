@@ -204,7 +204,9 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
             time.sleep(SECONDS_A_LOOK)
         follower.look()
         display.on_finish()
-        result = json.loads(outcome.read_text()) if outcome.exists() else {"error": "the run did not start"}
+        result = json.loads(outcome.read_text()) if outcome.exists() else {"error": "the run did not start."}
+        if result["error"]:
+            fleet.check_alive("superlink")  # without it everything else ends, too, and sometimes earlier than is seen
     if result["error"]:
         raise UserError(f"{result['error']} The logs are in {logs}.")
     print(f"run: {out}")

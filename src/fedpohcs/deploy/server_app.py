@@ -23,7 +23,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Begin a run, or go on with one that stopped, as the run config says."""
     given = dict(context.run_config)
-    outcome: dict[str, Any] = {"error": "the server app was ended"}
+    outcome: dict[str, Any] = {"error": "the server app was ended."}
     try:
         _run(grid, given)
         outcome = {"error": None}
