@@ -3,8 +3,9 @@
 Names are imported when first used, so that `import fedpohcs` and the command line start at once.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedpohcs.lazy import importer
 
 if TYPE_CHECKING:
     from fedpohcs.config import (
@@ -37,25 +38,15 @@ __all__ = [
     "run_experiment",
 ]
 
-_HOME = {
-    "AttackConfig": "config",
-    "DefenceConfig": "config",
-    "ExperimentConfig": "config",
-    "FederationConfig": "config",
-    "LearnerConfig": "config",
-    "ModellingConfig": "config",
-    "ProtectionConfig": "config",
-    "TrafficConfig": "config",
-    "preset": "presets",
-    "resume_experiment": "experiment",
-    "run_experiment": "experiment",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = importer(
+    __name__,
+    {
+        "config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
+        "ProtectionConfig TrafficConfig",
+        "experiment": "resume_experiment run_experiment",
+        "presets": "preset",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,21 +41,9 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """`fedpohcs flower run`."""
+class Processes:
+    """What `fedpohcs flower run` starts on this machine."""
 
-    config: Annotated[RunSettings, arg(name="")]
-    waiting: Annotated[Waiting, arg(name="")] = Waiting()
-    clients: int | None = None
-    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
-    out: Path | None = None
-    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
-    config_file: Annotated[Path | None, arg(name="config")] = None
-    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
-    overwrite: bool = False
-    """Replace the run that is in the folder."""
-    checkpoint_every: int = 1
-    """Rounds between two checkpoints, from which --resume goes on. 0: none."""
     runtime: Literal["deployment", "simulation"] = "deployment"
     """A SuperNode process for each client, or Flower's simulation, which shares processes among clients."""
     port: int = 0
@@ -67,6 +55,25 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """`fedpohcs flower run`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    processes: Annotated[Processes, arg(name="")] = Processes()
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
+    out: Path | None = None
+    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    overwrite: bool = False
+    """Replace the run that is in the folder."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints, from which --resume goes on. 0: none."""
+
+
+@dataclass(frozen=True)
 class ResumeOptions:
     """`fedpohcs flower run --resume`."""
 
@@ -75,16 +82,9 @@ class ResumeOptions:
     rounds: int | None = None
     """Rounds in all. None: as many as the run was to have."""
     waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    processes: Annotated[Processes, arg(name="")] = Processes()
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
-    runtime: Literal["deployment", "simulation"] = "deployment"
-    """A SuperNode process for each client, or Flower's simulation."""
-    port: int = 0
-    """Of the SuperLink. 0: any that is free."""
-    insecure: bool = False
-    """Plain text between the processes: no TLS, no keys."""
-    telemetry: bool = False
-    """Let Flower report its use to its makers."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def run(arguments: list[str]) -> None:
     config = cli.settings_as(ExperimentConfig, given.config)
     out = given.out or Path("runs") / start.name / cli.run_path(config)
     check_free(out, given.overwrite)
-    require_flower(simulation=given.runtime == "simulation")
     _check(config, given)
+    _check_processes(config, given.processes)
     _run_fleet(config, out, given, {"overwrite": given.overwrite})
 
 
@@ -146,8 +146,8 @@ def _resume(arguments: list[str]) -> None:
     config = read_config(given.resume)
     if given.rounds is not None:
         config = replace(config, rounds=given.rounds)
-    require_flower(simulation=given.runtime == "simulation")
     _check(config, given)
+    _check_processes(config, given.processes)
     _run_fleet(config, given.resume, given, {"resume": True})
 
 
@@ -159,11 +159,12 @@ def _check(config: ExperimentConfig, given: Any) -> None:
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")
     require(every >= 0, "checkpoint-every", every, "must be 0 or more")
-    if config.privacy != "none":
-        plain = getattr(given, "insecure", False)
-        require(
-            not plain, "insecure", plain, f"cannot go with privacy {config.privacy!r}: scores need TLS on their way"
-        )
+
+
+def _check_processes(config: ExperimentConfig, given: Processes) -> None:
+    require_flower(simulation=given.runtime == "simulation")
+    rule = f"cannot go with privacy {config.privacy!r}: scores need TLS on their way"
+    require(config.privacy == "none" or not given.insecure, "insecure", given.insecure, rule)
 
 
 def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[str, Any]) -> None:
@@ -179,10 +180,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
     fleet = LocalFleet(
         config.federation.num_clients,
         logs,
-        runtime=given.runtime,
-        port=given.port,
-        insecure=given.insecure,
-        telemetry=given.telemetry,
+        **asdict(given.processes),
         private=config.privacy != "none",
     )
     outcome = fleet.scratch / "outcome.json"

@@ -3,8 +3,9 @@
 Names are imported when first used, as those of `fedpohcs` are.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedpohcs.lazy import importer
 
 if TYPE_CHECKING:
     from fedpohcs.theory.iteration import FapiRun, measured_errors, run_fapi
@@ -29,27 +30,16 @@ __all__ = [
     "verify_claims",
 ]
 
-_HOME = {
-    "FapiRun": "iteration",
-    "Federation": "mdp",
-    "Levels": "levels",
-    "SoftmaxLinear": "networks",
-    "SparseFederation": "mdp",
-    "Tabular": "networks",
-    "TabularMDP": "mdp",
-    "TwoLayerReLU": "networks",
-    "closest_clients": "levels",
-    "levels_of": "levels",
-    "measured_errors": "iteration",
-    "run_fapi": "iteration",
-    "verify_claims": "verify",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = importer(
+    __name__,
+    {
+        "iteration": "FapiRun measured_errors run_fapi",
+        "levels": "Levels closest_clients levels_of",
+        "mdp": "Federation SparseFederation TabularMDP",
+        "networks": "SoftmaxLinear Tabular TwoLayerReLU",
+        "verify": "verify_claims",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,17 @@
+"""Packages whose names are imported when they are first used."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def importer(package: str, homes: dict[str, str]) -> Callable[[str], Any]:
+    """A `__getattr__` for `package`, which finds every name in its module. `homes`: modules to names with spaces."""
+    home_of = {name: module for module, names in homes.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{home_of[name]}"), name)
+
+    return find
