@@ -44,7 +44,8 @@ def main() -> None:
 def run_fleet(nodes: int, rounds: int) -> dict[str, Any]:
     from fedpohcs import preset
     from fedpohcs.deploy.app_folder import run_settings
-    from fedpohcs.deploy.local import LocalFleet, marked_processes
+    from fedpohcs.deploy.guardian import marked_processes
+    from fedpohcs.deploy.local import LocalFleet
     from fedpohcs.storage import load_run
 
     config = preset("tabular")

@@ -79,7 +79,7 @@ def timed_run(case: str, num_clients: int, rounds: int) -> tuple[list[float], fl
     """Seconds of every trained round, of everything, and the largest memory of each program in MB."""
     from fedpohcs import run_experiment
     from fedpohcs.deploy.app_folder import run_settings
-    from fedpohcs.deploy.local import marked_processes
+    from fedpohcs.deploy.guardian import marked_processes
     from fedpohcs.storage import load_run
 
     config, memory, start = small_config(case, num_clients, rounds), {}, time.perf_counter()

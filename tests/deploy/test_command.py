@@ -134,6 +134,7 @@ def test_telemetry_is_off_unless_asked_for(tmp_path: Path, monkeypatch: pytest.M
         fleet = LocalFleet(1, tmp_path / "logs", runtime="deployment", telemetry=asked)
         assert fleet.environment["FLWR_TELEMETRY_ENABLED"] == str(int(asked))
         assert fleet.environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+        fleet.stop()
 
 
 def test_rules_follow_the_config_but_not_the_number_of_rounds() -> None:

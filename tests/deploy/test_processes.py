@@ -16,8 +16,9 @@ pytest.importorskip("flwr")
 
 from fedpohcs.config import ExperimentConfig, FederationConfig, ProtectionConfig
 from fedpohcs.deploy.app_folder import run_settings
+from fedpohcs.deploy.guardian import marked_processes
 from fedpohcs.deploy.keys import make_keys
-from fedpohcs.deploy.local import LocalFleet, find_program, free_port, marked_processes
+from fedpohcs.deploy.local import LocalFleet, find_program, free_port
 from fedpohcs.experiment import run_experiment
 from fedpohcs.grid import read_progress
 from fedpohcs.presets import preset
@@ -154,6 +155,25 @@ def test_a_run_goes_on_after_its_superlink_was_killed(tmp_path: Path) -> None:
     assert_equal_tables(out, run_in_process(PLAIN, tmp_path / "in-process"), range(3))
     assert not list(here.iterdir())
     assert not list(home.iterdir())
+
+
+def test_nothing_is_left_of_a_fleet_whose_parent_was_killed(tmp_path: Path) -> None:
+    start = """
+import sys, time
+from pathlib import Path
+from fedpohcs.deploy.local import LocalFleet
+with LocalFleet(1, Path(sys.argv[1]), runtime="deployment", insecure=True) as fleet:
+    print(fleet.id, fleet.scratch, flush=True)
+    time.sleep(600)
+"""
+    program = [sys.executable, "-c", start, str(tmp_path / "logs")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        identity, scratch = parent.stdout.readline().split()
+        assert marked_processes(identity)
+        parent.kill()
+    wait_for(lambda: not Path(scratch).exists(), "the end of the fleet")
+    assert not marked_processes(identity)
 
 
 def test_flowers_simulation_gives_the_same_bytes(tmp_path: Path) -> None:

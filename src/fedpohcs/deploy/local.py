@@ -2,26 +2,22 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from fedpohcs.deploy.app_folder import write_app
+from fedpohcs.deploy.guardian import MARK, end_processes, marked_processes, start_guardian
 from fedpohcs.deploy.keys import Keys, make_keys
 from fedpohcs.errors import UserError, require
 
 LOOPBACK = "127.0.0.1"
-MARK = "FEDPOHCS_FLEET"  # in the environment of all processes of a fleet, so that none is overlooked at the end
 SECONDS_TO_START = 180.0
-SECONDS_TO_STOP = 15.0
 SECONDS_A_LOOK = 0.5
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -62,6 +58,7 @@ class LocalFleet:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # An empty working directory: Ray would import a package of that name from it.
         self.scratch = Path(tempfile.mkdtemp(prefix="fedpohcs-fleet-"))
+        self.guardian = start_guardian(self.id, self.scratch)
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
         self.environment["PATH"] = f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         self.environment["FLWR_TELEMETRY_ENABLED"] = str(int(telemetry))
@@ -173,29 +170,14 @@ class LocalFleet:
 
     def stop(self) -> None:
         """End every process of the fleet, by its id, and wait until all are gone."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            left = self.living()
-            for pid in left:
-                _send(pid, number)
-            _wait_until(lambda: not self.living(), SECONDS_TO_STOP)
+        end_processes(self.living)
         shutil.rmtree(self.scratch, ignore_errors=True)
+        self.guardian.communicate()
 
     def living(self) -> list[int]:
         """The ids of all processes of the fleet, with those that its processes started."""
         own = [process.pid for process in self.processes.values() if process.poll() is None]
         return sorted({*own, *marked_processes(self.id)})
-
-
-def marked_processes(fleet: str) -> list[int]:
-    """Processes that inherited a fleet's mark, where the system tells: on Linux."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"{MARK}={fleet}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:  # gone, or not ours
-            continue
-    return found
 
 
 def find_program(name: str) -> str:
@@ -232,14 +214,3 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _send(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
