@@ -130,7 +130,7 @@ def exact_scores(tables: Any, compared_pairs: str) -> Any:
 def measure_agreement(rounds: list[dict[int, Any]], k: int) -> dict[str, list[tuple[Any, float, float]]]:
     from fedpohcs.config import ProtectionConfig
     from fedpohcs.privacy.differential import protected_level
-    from fedpohcs.privacy.protocol import RESERVED_WORDS
+    from fedpohcs.privacy.terms import RESERVED_WORDS
 
     tables = [tuple(by_client.values()) for by_client in rounds]
     exact = [exact_scores(row, "all") for row in tables]

@@ -7,10 +7,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpohcs.config import ProtectionConfig
+from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import Kind, parse
-from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer
+from fedpohcs.privacy.server import Outcome, PrivateServer
 from fedpohcs.privacy.sketch import count_sketch, relative_metric, sketch_seed
+from fedpohcs.privacy.terms import Parameters
 from fedpohcs.types import WeightedAdvantage
 
 POLICY = bytes(range(32))

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedpohcs.config import ProtectionConfig
 from fedpohcs.privacy.masking import Lanes, keystream
-from fedpohcs.privacy.protocol import Invitation, Parameters, session_name
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
+from fedpohcs.privacy.terms import Invitation, Parameters, session_name
 from fedpohcs.types import WeightedAdvantage
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")

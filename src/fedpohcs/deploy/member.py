@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
+from fedpohcs.privacy.client import Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
-from fedpohcs.privacy.protocol import Membership, PrivateClient
 from fedpohcs.types import WeightedAdvantage
 
 FILE = "session.secret"

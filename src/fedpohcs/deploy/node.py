@@ -53,7 +53,8 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
         return None
     from fedpohcs.deploy.keys import load_identity, load_members
     from fedpohcs.deploy.member import Member
-    from fedpohcs.privacy.protocol import PrivateClient, run_parameters
+    from fedpohcs.privacy.client import PrivateClient
+    from fedpohcs.privacy.terms import run_parameters
 
     if paths is None:
         needed = f"--node-config \"client-id={client + 1} identity='identity-{client + 1}' members='members'\""

@@ -12,9 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.execution.base import Executor
+from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.differential import spent
 from fedpohcs.privacy.errors import RefusedError
-from fedpohcs.privacy.protocol import Outcome, Parameters, PrivateClient, PrivateServer, read_scalar, run_parameters
+from fedpohcs.privacy.server import Outcome, PrivateServer, read_scalar
+from fedpohcs.privacy.terms import Parameters, run_parameters
 from fedpohcs.randomness import Purpose, host_generator
 from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params, Vector, WeightedAdvantage
 
