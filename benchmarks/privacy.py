@@ -199,7 +199,10 @@ class Stored:
     """An executor whose clients have measured before."""
 
     def __init__(self, rounds: list[dict[int, Any]], num_clients: int) -> None:
+        from fedpohcs.execution.base import MostSteps
+
         self.rounds, self.num_clients, self.number = rounds, num_clients, 0
+        self.most_steps = MostSteps(0, 0)  # nobody plays
 
     def measure(self, params: Any, number: int, clients: Any, names: Any) -> Any:
         from fedpohcs.types import CandidateMetrics
