@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numba import njit
 
 from fedpohcs.envs.base import World
 from fedpohcs.envs.host import (
@@ -233,11 +234,10 @@ class _Run:
     def _act(self, at: tuple[np.ndarray, ...], time: np.ndarray) -> np.ndarray:
         """What the policies do in these lanes.
 
-        Idle lanes are computed along: the last digits of a matrix product depend on how many rows it has, and a
-        client's actions must not depend on how many of its lanes are busy.
+        Idle lanes are computed along, which is simpler than to leave them out.
         """
         filtered = filter_observation(self.filters, self.observation, self.plays[0].observation_limit)
-        distribution = action_distribution(self.policy, filtered)
+        distribution = action_distribution(self.policy, filtered, row_products)
         phase = time % NOISE_STEPS
         for index in np.flatnonzero(phase == 0):
             slot = int(at[0][index]), int(at[1][index])
@@ -311,6 +311,29 @@ class _Run:
         self.episode[where], self.time[where], self.run[where] = number, 0, self.num_runs
         self.generator[where] = episode_generator(self.plays[index], number)
         self.num_runs += 1
+
+
+def row_products(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """x @ kernel for x [plays, slots, inputs] and one kernel, or one a play; every row as if it were the only one.
+
+    The last digits of a row in BLAS depend on how many rows there are, on some processors also on its place among them,
+    and a client's actions must not depend on which lane an episode is played in, nor on who else plays.
+    """
+    return _row_products(x, kernel.reshape(-1, *kernel.shape[-2:]))
+
+
+@njit(nogil=True, cache=True)
+def _row_products(x, kernels):
+    plays, slots, inputs = x.shape
+    outputs = kernels.shape[2]
+    result = np.zeros((plays, slots, outputs), x.dtype)
+    for play in range(plays):
+        kernel = kernels[play % len(kernels)]
+        for slot in range(slots):
+            for i in range(inputs):
+                for j in range(outputs):  # the order of additions is that of i for every j: vectors change no digit
+                    result[play, slot, j] += x[play, slot, i] * kernel[i, j]
+    return result
 
 
 def _stacked_policy(policies: list[PolicyParams]) -> PolicyParams:

@@ -4,12 +4,15 @@ What acts takes NumPy arrays as well as JAX's, and does not load JAX.
 """
 
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedpohcs.envs.base import ContinuousActions, DiscreteActions
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
 from fedpohcs.types import AnyArray
+
+Product = Callable[[AnyArray, AnyArray], AnyArray]
 
 
 class Dense(NamedTuple):
@@ -45,12 +48,12 @@ def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
     return tuple(Dense(glorot(k, shape), jnp.zeros(shape[1])) for k, shape in zip(keys, shapes, strict=True))
 
 
-def apply_layers(layers: tuple[Dense, ...], x: AnyArray) -> AnyArray:
+def apply_layers(layers: tuple[Dense, ...], x: AnyArray, product: Product = operator.matmul) -> AnyArray:
     """Tanh between layers, none after the last."""
     xp = x.__array_namespace__()
     for layer in layers[:-1]:
-        x = xp.tanh(x @ layer.kernel + layer.bias)
-    return x @ layers[-1].kernel + layers[-1].bias
+        x = xp.tanh(product(x, layer.kernel) + layer.bias)
+    return product(x, layers[-1].kernel) + layers[-1].bias
 
 
 def init_agent(
@@ -75,9 +78,11 @@ def init_agent(
     return AgentParams(policy, critic, jnp.asarray(kl_coefficient, jnp.float32))
 
 
-def action_distribution(policy: PolicyParams, observation: AnyArray) -> Gaussian | Categorical:
-    """pi(. | s) for a batch of filtered observations."""
-    output = apply_layers(policy.layers, observation)
+def action_distribution(
+    policy: PolicyParams, observation: AnyArray, product: Product = operator.matmul
+) -> Gaussian | Categorical:
+    """pi(. | s) for a batch of filtered observations; `product`: of rows and a matrix, if not the usual one."""
+    output = apply_layers(policy.layers, observation, product)
     if policy.log_std.size:
         return Gaussian(output, output.__array_namespace__().broadcast_to(policy.log_std, output.shape))
     return categorical(output)
