@@ -12,6 +12,7 @@ Selection itself is the code of `fedpohcs.selection`; nothing here computes a sc
 """
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -122,13 +123,13 @@ class _Selecting(FedAvg):
         selection, _ = SELECTORS[self.selector]().select(question, metrics, None)
         return [nodes[position] for position in selection.client.tolist()]
 
+    @abstractmethod
     def _read(self, content: RecordDict) -> Any:
         """What an answer says, checked."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _metrics(self, positions: np.ndarray, answers: list[Any]) -> CandidateMetrics:
         """Answers as the selector reads them."""
-        raise NotImplementedError
 
 
 class PowerOfChoice(_Selecting):
