@@ -1,6 +1,7 @@
 """A collector for simulators that step many environments at once: one policy call a control step for everybody."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -232,19 +233,16 @@ class _Run:
         return played
 
     def _act(self, at: tuple[np.ndarray, ...], time: np.ndarray) -> np.ndarray:
-        """What the policies do in these lanes.
-
-        Idle lanes are computed along, which is simpler than to leave them out.
-        """
-        filtered = filter_observation(self.filters, self.observation, self.plays[0].observation_limit)
-        distribution = action_distribution(self.policy, filtered, row_products)
+        """What the policies do in these lanes."""
+        owner = at[0]
+        filtered = filter_observation(self.filters, self.observation, self.plays[0].observation_limit)[at]
+        distribution = action_distribution(_of_owners(self.policy, owner), filtered, partial(row_products, owner=owner))
         phase = time % NOISE_STEPS
         for index in np.flatnonzero(phase == 0):
             slot = int(at[0][index]), int(at[1][index])
             self._store_noise(slot, action_noise(self.generator[slot], self.world.actions))
         assert self.noise is not None  # every episode starts in phase 0
-        own = type(distribution)(*(x[at] for x in distribution))
-        action = own.sample(self.noise[(*at, phase)])
+        action = distribution.sample(self.noise[(*at, phase)])
         return action.astype(np.int32) if action.dtype == np.int64 else action
 
     def _store_noise(self, slot: tuple[int, int], noise: np.ndarray) -> None:
@@ -313,42 +311,46 @@ class _Run:
         self.num_runs += 1
 
 
-def row_products(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """x @ kernel for x [plays, slots, inputs] and one kernel, or one a play; every row as if it were the only one.
+def row_products(x: np.ndarray, kernel: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """x @ kernel for rows x [n, inputs]: with the one kernel, or with that of each row's owner among [plays, ...].
 
-    The last digits of a row in BLAS depend on how many rows there are, on some processors also on its place among them,
-    and a client's actions must not depend on which lane an episode is played in, nor on who else plays.
+    Every row is computed as if it were the only one. The last digits of a row in BLAS depend on how many rows there
+    are, on some processors also on its place among them, and a client's actions must not depend on which lane an
+    episode is played in, nor on who else plays.
     """
-    return _row_products(x, kernel.reshape(-1, *kernel.shape[-2:]))
+    return _row_products(x, kernel.reshape(-1, *kernel.shape[-2:]), owner)
 
 
 @njit(nogil=True, cache=True)
-def _row_products(x, kernels):
-    plays, slots, inputs = x.shape
+def _row_products(x, kernels, owner):
+    rows, inputs = x.shape
     outputs = kernels.shape[2]
-    result = np.zeros((plays, slots, outputs), x.dtype)
-    for play in range(plays):
-        kernel = kernels[play % len(kernels)]
-        for slot in range(slots):
-            for i in range(inputs):
-                for j in range(outputs):  # the order of additions is that of i for every j: vectors change no digit
-                    result[play, slot, j] += x[play, slot, i] * kernel[i, j]
+    result = np.zeros((rows, outputs), x.dtype)
+    for row in range(rows):
+        kernel = kernels[owner[row] % len(kernels)]
+        for i in range(inputs):
+            for j in range(outputs):  # the order of additions is that of i for every j: vectors change no digit
+                result[row, j] += x[row, i] * kernel[i, j]
     return result
 
 
 def _stacked_policy(policies: list[PolicyParams]) -> PolicyParams:
-    """One policy for [plays, slots, obs]: the shared one, or every client's own."""
+    """The shared policy, or every play's own along a first axis."""
     if all(policy is policies[0] for policy in policies):
         return policies[0]
-
-    def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
-        return np.stack(rows) if rows[0].ndim == 2 else np.stack(rows)[:, None]
-
     layers = zip(*[policy.layers for policy in policies], strict=True)
     return PolicyParams(
-        tuple(Dense(stack([x.kernel for x in same]), stack([x.bias for x in same])) for same in layers),
-        stack([policy.log_std for policy in policies]),
+        tuple(Dense(np.stack([x.kernel for x in same]), np.stack([x.bias for x in same])) for same in layers),
+        np.stack([policy.log_std for policy in policies]),
     )
+
+
+def _of_owners(policy: PolicyParams, owner: np.ndarray) -> PolicyParams:
+    """What each row's owner adds to it; the kernels stay stacked, where `row_products` finds them."""
+    if policy.log_std.ndim == 1:  # the shared one
+        return policy
+    layers = tuple(Dense(layer.kernel, layer.bias[owner]) for layer in policy.layers)
+    return PolicyParams(layers, policy.log_std[owner])
 
 
 def _stacked_filters(filters: list[Filters]) -> Filters:
