@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard flower flower-simulation
+WORKERS := -n 2 --dist loadfile  # tests of one file share what they made
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 
@@ -14,13 +15,13 @@ run: .venv/installed  ## a small comparison: table, plot, report and a car at pl
 	@echo 'The report in a browser, also while runs train: $(BIN)/fedpohcs watch runs/demo'
 
 test: .venv/installed-dev  ## the default test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 check: .venv/installed-dev  ## all that must hold before a change lands
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 	$(MAKE) audit
 	$(MAKE) docs
 

@@ -43,6 +43,7 @@ FILE_CASES = [
     *cases("learner.discount", "0.0 1.0 -2.0 nan", "must lie between 0 and 1"),
     *cases("learner.momentum", "1.0 -0.1 nan", "must be at least 0 and below 1"),
     *cases("learner.entropy_coefficient learner.learning_rate_floor", "-1.0 nan inf", "must be a finite number, 0 or"),
+    *cases("learner.filter_evaluation_episodes", "0 -1", POSITIVE),
     *cases("learner.filter_warmup_steps learner.critic_epochs", "-1", "must be a finite number, 0 or more"),
     *cases(SWITCHES, '"yes" 1', "must be of type bool"),
     *cases(CHOICES, '"nonsense"', "is not known"),

@@ -158,6 +158,9 @@ class LearnerConfig:
     """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
     filter_warmup_steps: int = 100_000
     """About so many steps of the initial policy start a client's observation and reward filters."""
+    filter_evaluation_episodes: int | None = None
+    """In the filters, what is played outside training counts as if there were so many evaluation episodes a round.
+    None: as many as there are."""
     observation_clip: float = 5.0
     """Filtered observations stay within plus and minus this."""
     reward_clip: float = 10.0
@@ -173,6 +176,8 @@ class LearnerConfig:
         _require_not_negative(
             at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs"
         )
+        if self.filter_evaluation_episodes is not None:
+            _require_positive(at, self, "filter_evaluation_episodes")
         _require_fraction(at, self, "learning_rate_decay", "gae_discount")
         require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
         require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
@@ -371,6 +376,14 @@ class ExperimentConfig:
             rule = f"must be None with privacy {self.privacy!r}: the server sees no table that it could clip"
             require(self.defence.table_clip is None, "defence.table_clip", self.defence.table_clip, rule)
         self._check_trust()
+
+    @property
+    def filter_weight(self) -> float:
+        """How often a step that is played outside training counts in the filters."""
+        if self.learner.filter_evaluation_episodes is None:
+            return 1.0
+        played_a_round = self.federation.evaluation_episodes / self.federation.evaluation_every
+        return self.learner.filter_evaluation_episodes / played_a_round
 
     def _check_trust(self) -> None:
         """Refuse liars that do not exist, and a cap under which there are too few to select from."""

@@ -128,6 +128,20 @@ def test_training_depends_on_the_client_and_not_on_its_company() -> None:
     assert not np.array_equal(together.params.policy.layers[0].kernel[2], params.policy.layers[0].kernel)
 
 
+def test_evaluations_that_are_thinned_out_move_the_filters_as_far_as_whole_ones() -> None:
+    config = small_config()
+    learner = replace(config.learner, filter_evaluation_episodes=20)
+    thin = replace(config, learner=learner, federation=replace(config.federation, evaluation_every=2))
+    assert thin.filter_weight == 20  # two episodes every other round stand for forty
+    configure_jax(config.groups)
+    executor = HostExecutor(thin)
+    warm = executor.client_filters().observation.seen.copy()
+    assert (warm > 200).all()
+    assert (warm % 20 == 0).all()  # every step counted
+    evaluation = executor.evaluate(executor.initial_params(), 0, np.arange(5))
+    np.testing.assert_allclose(executor.client_filters().observation.seen - warm, 20 * evaluation.steps)
+
+
 class Unstable:
     """A simulator whose lanes diverge in chosen episodes: those that begin with one of these draws."""
 

@@ -25,6 +25,18 @@ def test_moments_of_batches_equal_moments_of_all_valid_entries(sizes: list[int],
     np.testing.assert_allclose(moments.squares / moments.seen, everything.var(axis=0), rtol=1e-3)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 1000))
+def test_a_weight_counts_what_is_seen_so_many_times(weight: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    before = update_moments(no_moments((2,)), generator.normal(3, 2, (9, 2)), np.ones(9, bool))
+    values, valid = generator.normal(-1, 1, (6, 2)), np.arange(6) < 4
+    at_once = update_moments(before, values, valid, weight)
+    repeated = update_moments(before, np.tile(values, (weight, 1)), np.tile(valid, weight))
+    for own, other in zip(at_once, repeated, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-9)
+
+
 def test_filters_centre_observations_but_only_scale_rewards() -> None:
     values = np.array([[1.0], [3.0]], np.float32)
     moments = update_moments(no_moments((1,)), jnp.asarray(values), jnp.ones(2, bool))

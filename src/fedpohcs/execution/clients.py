@@ -71,7 +71,7 @@ class Snapshot(NamedTuple):
 
 def make_learner(config: ExperimentConfig, world: Any) -> Learner:
     """The learner that every client of an experiment has."""
-    return Learner(world, config.learner, config.federation.evaluation_episodes)
+    return Learner(world, config.learner, config.federation.evaluation_episodes, config.filter_weight)
 
 
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:

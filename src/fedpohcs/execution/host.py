@@ -1,6 +1,7 @@
 """Clients of a world stepped outside JAX: a collector plays, a compiled program learns, in turns."""
 
 import logging
+import math
 from collections.abc import Iterator
 
 import jax
@@ -35,8 +36,8 @@ class HostExecutor(LocalExecutor):
         self.collector = self.world.make_collector()
 
     def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
-        """Whole episodes until there are more steps than the config asks for."""
-        steps = self.config.learner.filter_warmup_steps
+        """Whole episodes until there are more steps than the config asks for, each counted as often as it says."""
+        steps = math.ceil(self.config.learner.filter_warmup_steps / self.config.filter_weight)
         if not steps:
             return filters
         asked = Asked(params, Purpose.WARM_UP, 0, clients, filters, 0)
@@ -130,14 +131,14 @@ class HostExecutor(LocalExecutor):
         return played
 
     def _absorbed(self, filters: Filters, played: list[Played]) -> Filters:
-        """The filters after what each client has seen."""
+        """The filters after what each client has seen outside training."""
         new = []
         for index, one in enumerate(played):
             # In float64, because NumPy adds rows one after the other.
             seen = one.trajectory._replace(
                 observation=one.trajectory.observation.astype(np.float64), reward=one.trajectory.reward.astype(float)
             )
-            new.append(self.learner.updated_filters(take_clients(filters, index), seen))
+            new.append(self.learner.updated_filters(take_clients(filters, index), seen, self.config.filter_weight))
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
     def _blocks(self, asked: Asked, steps_a_client: int) -> Iterator[Asked]:

@@ -1,5 +1,6 @@
 """Clients of a traced world inside this process."""
 
+import math
 from dataclasses import replace
 
 import jax
@@ -22,7 +23,8 @@ class InProcessExecutor(LocalExecutor):
     def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
         """As many whole evaluations as would give the steps if every episode lasted to the time limit."""
         episodes = self.config.federation.evaluation_episodes
-        for number in range(-(-self.config.learner.filter_warmup_steps // (episodes * self.world.horizon))):
+        steps_an_evaluation = episodes * self.world.horizon * self.config.filter_weight
+        for number in range(math.ceil(self.config.learner.filter_warmup_steps / steps_an_evaluation)):
             asked = Asked(params, Purpose.WARM_UP, number, clients, filters, episodes)
             filters = self._play(asked, remember=False).filters
         return filters

@@ -98,6 +98,7 @@ class Learner:
     world: Any  # TracedWorld, or any World for what plays no episodes
     config: LearnerConfig
     evaluation_episodes: int
+    filter_weight: float = 1.0  # of a step outside training
 
     @property
     def batch_length(self) -> int:
@@ -134,7 +135,8 @@ class Learner:
         trajectory = self._play(shared, own, self.evaluation_episodes)
         total = jnp.where(trajectory.valid, trajectory.reward, 0.0).sum(axis=(0, 2))
         steps = trajectory.valid.sum(axis=(0, 2))
-        filters = jax.vmap(self.updated_filters, in_axes=(0, 1))(own.filters, trajectory)
+        updated_filters = partial(self.updated_filters, weight=self.filter_weight)
+        filters = jax.vmap(updated_filters, in_axes=(0, 1))(own.filters, trajectory)
         return Evaluated(total / self.evaluation_episodes, steps, filters, trajectory)
 
     def train(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:
@@ -188,16 +190,18 @@ class Learner:
     def _filtered(self, filters: Filters, observation: jax.Array) -> jax.Array:
         return filter_observation(filters, observation, self.config.observation_limit)
 
-    def updated_filters(self, filters: Filters, trajectory: Trajectory) -> Filters:
-        """The filters of one client after what it has seen; one that is switched off never learns anything.
+    def updated_filters(self, filters: Filters, trajectory: Trajectory, weight: float = 1.0) -> Filters:
+        """The filters of one client after what it has seen, each step counted `weight` times.
+
+        One that is switched off never learns anything.
 
         NumPy or JAX, as the trajectory is.
         """
         observation, reward = filters
         if self.config.filter_observations:
-            observation = update_moments(observation, trajectory.observation, trajectory.valid)
+            observation = update_moments(observation, trajectory.observation, trajectory.valid, weight)
         if self.config.filter_rewards:
-            reward = update_moments(reward, trajectory.reward, trajectory.valid)
+            reward = update_moments(reward, trajectory.reward, trajectory.valid, weight)
         return Filters(observation, reward)
 
     def _train_one(self, shared: Shared, own: Own, optimisers: OptimiserState, shuffles: jax.Array) -> Trained:

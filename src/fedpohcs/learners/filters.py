@@ -34,14 +34,18 @@ def init_filters(observation_size: int) -> Filters:
     return Filters(no_moments((observation_size,)), no_moments(()))
 
 
-def update_moments(moments: Moments, values: AnyArray, valid: AnyArray) -> Moments:
-    """Merge the valid entries of a batch into the statistics (Chan's parallel update). NumPy or JAX, as they are."""
+def update_moments(moments: Moments, values: AnyArray, valid: AnyArray, weight: float = 1.0) -> Moments:
+    """Merge the valid entries of a batch into the statistics (Chan's parallel update). NumPy or JAX, as they are.
+
+    Each entry counts as if it had been seen `weight` times.
+    """
     xp = values.__array_namespace__()
-    weight = valid.reshape(valid.shape + (1,) * (values.ndim - valid.ndim)).astype(values.dtype)
+    kept = valid.reshape(valid.shape + (1,) * (values.ndim - valid.ndim)).astype(values.dtype)
     axes = tuple(range(valid.ndim))
-    added = valid.sum().astype(values.dtype)
-    mean = (values * weight).sum(axes) / xp.maximum(added, 1.0)
-    squares = (weight * (values - mean) ** 2).sum(axes)
+    entries = valid.sum().astype(values.dtype)
+    mean = (values * kept).sum(axes) / xp.maximum(entries, 1.0)
+    squares = weight * (kept * (values - mean) ** 2).sum(axes)
+    added = weight * entries
     seen = moments.seen + added
     share = added / xp.maximum(seen, 1.0)
     shift = mean - moments.mean
