@@ -3,7 +3,8 @@
 Measured, in turns within one process, in control steps per second on all cores, from the initial policy:
 - `closed loop`: the collector that training uses, 60 clients x 10 lanes: filters, policy, noise, resets, recording;
 - `c loop`: `mj_step` in C (`mj_loop.c`, compiled here) on the same 60 models and as many threads, actions from a table;
-- `gymnasium`: SyncVectorEnv of 16 Hopper-v5 with the same policy in NumPy, all on one core.
+- `gymnasium`: SyncVectorEnv of 16 Hopper-v5 with the same policy in NumPy, all on one core. MuJoCo times its stages
+  there, as it does in Python unless told not to; the other two have it told, or are in C, where it does not.
 
 Then one round of `hoppers` (6 clients x 20 iterations x 2048 steps, 18 candidates, 60 evaluated): seconds by phase, the
 share of training that is spent in MuJoCo, and the largest memory of the process.
@@ -139,18 +140,22 @@ def c_loop(executor: Any, steps: int) -> Callable[[], int]:
 
 def gymnasium_loop(executor: Any, params: Any, num_steps: int) -> Callable[[], int]:
     import gymnasium
+    import mujoco
     import numpy as np
 
     from fedpohcs.execution.mapping import take_clients
     from fedpohcs.learners.filters import filter_observation
     from fedpohcs.learners.networks import action_distribution
 
+    api: Any = mujoco  # made in C++, where no type checker finds its names
     environments = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("Hopper-v5")] * 16)
     filters, generator = take_clients(executor.state.filters, 0), np.random.default_rng(0)
     observation, _ = environments.reset(seed=0)
 
     def play() -> int:
         nonlocal observation
+        clock = api.get_mjcb_time()
+        api.set_mjcb_time(None)  # as Gymnasium's users have it
         num_resets = 0  # each takes the place of a step
         for _ in range(num_steps):
             filtered = filter_observation(filters, observation.astype(np.float32), 5.0)
@@ -158,6 +163,7 @@ def gymnasium_loop(executor: Any, params: Any, num_steps: int) -> Callable[[], i
             action = action_distribution(params.policy, filtered).sample(noise)
             observation, _, terminated, truncated, _ = environments.step(action)
             num_resets += int((terminated | truncated).sum())
+        api.set_mjcb_time(clock)
         return 16 * num_steps - num_resets
 
     return play
