@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard flower flower-simulation
-WORKERS := -n 2 --dist loadfile  # tests of one file share what they made
+# Tests of one file share what they made; in the order of their names long files come early.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 

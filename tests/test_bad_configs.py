@@ -26,8 +26,8 @@ RATES = """learner.learning_rate learner.max_gradient_norm learner.importance_ca
     learner.kl_coefficient learner.critic_learning_rate learner.observation_clip learner.reward_clip
     modelling.observation_cell modelling.action_cell protection.value_limit protection.scalar_limit
     protection.epsilon"""
-SWITCHES = """learner.bootstrap_at_time_limit learner.filter_observations learner.filter_rewards
-    learner.filter_in_training modelling.clip_actions modelling.standardise protection.precise"""
+SWITCHES = """learner.bootstrap_at_time_limit learner.filter_observations learner.filter_rewards modelling.clip_actions
+    modelling.standardise protection.precise"""
 CHOICES = """executor privacy federation.update_weights federation.compared_pairs learner.loss modelling.action_support
     modelling.episode_end modelling.advantages modelling.missing modelling.rewards traffic.reward traffic.safety"""
 

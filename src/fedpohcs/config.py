@@ -158,9 +158,6 @@ class LearnerConfig:
     """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
     filter_warmup_steps: int = 100_000
     """About so many steps of the initial policy start a client's observation and reward filters."""
-    filter_in_training: bool = True
-    """Filters learn in training, too. False: only from what everyone plays, warm-up and evaluations, so that those who
-    train go on to see the world as the others do."""
     filter_evaluation_episodes: int | None = None
     """In the filters, what is played outside training counts as if there were so many evaluation episodes a round.
     None: as many as there are."""

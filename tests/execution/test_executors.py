@@ -70,18 +70,6 @@ def test_what_a_client_does_depends_on_its_id_and_not_on_its_company() -> None:
     assert together.steps[2] == pair.steps[0]
 
 
-@pytest.mark.parametrize("filter_in_training", [True, False])
-def test_training_moves_the_filters_of_those_who_train_if_it_may(filter_in_training: bool) -> None:
-    learner = replace(CONFIG.learner, filter_observations=True, filter_in_training=filter_in_training)
-    configure_jax(CONFIG.groups)
-    executor = InProcessExecutor(replace(CONFIG, learner=learner))
-    executor.evaluate(executor.initial_params(), 0, np.arange(7))
-    before = executor.client_filters().observation.seen.copy()
-    executor.train(executor.initial_params(), 0, np.array([2, 5]))
-    moved = np.flatnonzero(executor.client_filters().observation.seen != before)
-    assert moved.tolist() == ([2, 5] if filter_in_training else [])
-
-
 def test_evaluations_count_as_often_as_the_episodes_they_stand_for() -> None:
     learner = replace(CONFIG.learner, filter_observations=True, filter_evaluation_episodes=40)
     configure_jax(CONFIG.groups)

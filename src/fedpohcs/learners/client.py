@@ -235,7 +235,7 @@ class Learner:
     def _learn_one(self, schedule: Schedule, now: Learning, trajectory: Trajectory, shuffle: jax.Array) -> Learned:
         batch = make_batch(self.config, now.params, now.filters, trajectory)
         params, optimisers, info = update(self.config, schedule, now.params, now.optimisers, batch, shuffle)
-        filters = self.updated_filters(now.filters, trajectory) if self.config.filter_in_training else now.filters
+        filters = self.updated_filters(now.filters, trajectory)
         return Learned(Learning(params, filters, optimisers), batch.valid.sum(), info)
 
     def _gradient_norm(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
