@@ -6,63 +6,10 @@ The same tree is the command line, the stored `config.json` and the Python API. 
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from fedpohcs.errors import UserError, require, require_known
-
-UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those with a Literal
-
-
-def _check_kinds(section: str, config: Any) -> None:
-    """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if get_origin(hint) is Literal and isinstance(value, str):
-            require_known(f"{section}{name}", value, get_args(hint))
-        require(_is_a(value, hint), f"{section}{name}", value, f"must be {_kind(hint)}")
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    if get_origin(hint) in UNIONS:
-        return any(_is_a(value, one) for one in get_args(hint))
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_is_a(one, get_args(hint)[0]) for one in value)
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if hint in (int, float):
-        return isinstance(value, (int, hint)) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _kind(hint: Any) -> str:
-    """A type in words."""
-    if get_origin(hint) in UNIONS:
-        kinds = [_kind(one) for one in get_args(hint) if one is not NoneType]
-        return " or ".join(kinds) + (", or left out" if NoneType in get_args(hint) else "")
-    if get_origin(hint) is tuple:
-        return f"a list, each item {_kind(get_args(hint)[0])}"
-    if get_origin(hint) is Literal:
-        return " or ".join(map(repr, get_args(hint)))
-    return f"of type {hint.__name__}"
-
-
-def _require_positive(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        require(math.isfinite(value) and value > 0, f"{section}{name}", value, "must be a finite number above 0")
-
-
-def _require_fraction(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        require(math.isfinite(value) and 0 < value <= 1, f"{section}{name}", value, "must be above 0 and at most 1")
-
-
-def _require_not_negative(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        require(math.isfinite(value) and value >= 0, f"{section}{name}", value, "must be a finite number, 0 or more")
+from fedpohcs.rules import check_kinds, require_fraction, require_not_negative, require_positive
 
 
 @dataclass(frozen=True)
@@ -93,11 +40,11 @@ class FederationConfig:
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
 
     def __post_init__(self) -> None:
-        _check_kinds("federation.", self)
+        check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
-        _require_positive("federation.", self, "num_clients", "num_selected")
-        _require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
-        _require_not_negative("federation.", self, "tolerated_liars")
+        require_positive("federation.", self, "num_clients", "num_selected")
+        require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
+        require_not_negative("federation.", self, "tolerated_liars")
         require(
             k <= d,
             "federation.num_selected",
@@ -168,17 +115,17 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         at = "learner."
-        _check_kinds(at, self)
-        _require_positive(at, self, "local_iterations", "steps_per_iteration", "epochs", "batch_size")
-        _require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
-        _require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
-        _require_positive(at, self, "observation_clip", "reward_clip")
-        _require_not_negative(
+        check_kinds(at, self)
+        require_positive(at, self, "local_iterations", "steps_per_iteration", "epochs", "batch_size")
+        require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
+        require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
+        require_positive(at, self, "observation_clip", "reward_clip")
+        require_not_negative(
             at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs"
         )
         if self.filter_evaluation_episodes is not None:
-            _require_positive(at, self, "filter_evaluation_episodes")
-        _require_fraction(at, self, "learning_rate_decay", "gae_discount")
+            require_positive(at, self, "filter_evaluation_episodes")
+        require_fraction(at, self, "learning_rate_decay", "gae_discount")
         require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
         require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
         sizes = self.hidden_sizes
@@ -230,11 +177,11 @@ class ModellingConfig:
     """Model the environment's rewards, or each client's own rescaled ones."""
 
     def __post_init__(self) -> None:
-        _check_kinds("modelling.", self)
-        _require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
+        check_kinds("modelling.", self)
+        require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
         for name in ("episodes", "steps_per_episode"):
             if getattr(self, name) is not None:
-                _require_positive("modelling.", self, name)
+                require_positive("modelling.", self, name)
 
 
 @dataclass(frozen=True)
@@ -252,8 +199,8 @@ class TrafficConfig:
     """Folder made by `fedpohcs osm build`, whose networks replace synthetic areas of the same name."""
 
     def __post_init__(self) -> None:
-        _check_kinds("traffic.", self)
-        _require_positive("traffic.", self, "horizon")
+        check_kinds("traffic.", self)
+        require_positive("traffic.", self, "horizon")
 
 
 @dataclass(frozen=True)
@@ -278,15 +225,15 @@ class ProtectionConfig:
 
     def __post_init__(self) -> None:
         at = "protection."
-        _check_kinds(at, self)
+        check_kinds(at, self)
         size, bits, cohort = self.sketch_size, self.score_bits, self.min_cohort
         in_range = 64 <= size <= 2**24 and size % 2 == 0
         require(in_range, f"{at}sketch_size", size, "must be even, at least 64 and at most 2**24")
-        _require_positive(at, self, "value_limit")
+        require_positive(at, self, "value_limit")
         require(2 <= bits <= 24, f"{at}score_bits", bits, "must be at least 2 and at most 24")
         remedy = "In a sum of two, each could work out the other's table."
         require(cohort >= 3, f"{at}min_cohort", cohort, "must be at least 3", remedy)
-        _require_positive(at, self, *(name for name in ("epsilon", "scalar_limit") if getattr(self, name) is not None))
+        require_positive(at, self, *(name for name in ("epsilon", "scalar_limit") if getattr(self, name) is not None))
 
     @property
     def num_words(self) -> int:
@@ -307,9 +254,9 @@ class DefenceConfig:
     """Rounds over which `max_selections` counts."""
 
     def __post_init__(self) -> None:
-        _check_kinds("defence.", self)
-        _require_positive("defence.", self, "window")
-        _require_positive(
+        check_kinds("defence.", self)
+        require_positive("defence.", self, "window")
+        require_positive(
             "defence.", self, *(name for name in ("table_clip", "max_selections") if getattr(self, name) is not None)
         )
 
@@ -327,8 +274,8 @@ class AttackConfig:
     """How much: factor of an inflated table, of a flipped change, of noise, of a claimed score."""
 
     def __post_init__(self) -> None:
-        _check_kinds("attack.", self)
-        _require_positive("attack.", self, "scale")
+        check_kinds("attack.", self)
+        require_positive("attack.", self, "scale")
         who, rule = self.clients, "must be different ids from 0, or 'one-selected'"
         ids = who != "one-selected" and min(who, default=-1) >= 0 and len(who) == len(set(who))
         require(ids or who == "one-selected", "attack.clients", who, rule)
@@ -364,7 +311,7 @@ class ExperimentConfig:
     attack: AttackConfig = field(default_factory=AttackConfig)
 
     def __post_init__(self) -> None:
-        _check_kinds("", self)
+        check_kinds("", self)
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")

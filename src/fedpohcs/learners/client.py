@@ -191,11 +191,9 @@ class Learner:
         return filter_observation(filters, observation, self.config.observation_limit)
 
     def updated_filters(self, filters: Filters, trajectory: Trajectory, weight: float = 1.0) -> Filters:
-        """The filters of one client after what it has seen, each step counted `weight` times.
+        """The filters of one client after what it has seen, each step counted `weight` times. NumPy or JAX.
 
         One that is switched off never learns anything.
-
-        NumPy or JAX, as the trajectory is.
         """
         observation, reward = filters
         if self.config.filter_observations:
