@@ -122,11 +122,14 @@ def restored(run: Path) -> tuple[Any, Any]:
     return make_executor(config, snapshot=checkpoint.state.clients), checkpoint.state.server
 
 
-def record_episodes(executor: Any, server: Any) -> float:
-    """Play what measuring looks back on, which a run of another selector has not kept; the mean return."""
+def record_episodes(executor: Any, server: Any, first: int = OTHER_DRAWS) -> float:
+    """Play what measuring looks back on, which a run of another selector has not kept; the mean return.
+
+    Its draws are those of the rounds from `first` on.
+    """
     state, everyone = copied(executor.state), np.arange(executor.num_clients)
     returns = [
-        executor.evaluate(server.params, OTHER_DRAWS + number, everyone).mean_return.mean()
+        executor.evaluate(server.params, first + number, everyone).mean_return.mean()
         for number in range(executor.config.modelling.history_rounds)
     ]
     executor.state = state._replace(mean_return=executor.state.mean_return)
