@@ -76,6 +76,11 @@ def made_run(quick: bool) -> Path:
     return folder
 
 
+def name_of(run: Path) -> str:
+    """How the results call a run."""
+    return "/".join(run.parts[-3:])
+
+
 def look_ahead(run: Path, num_random: int) -> Outlook:
     """Try every selector's choice, and random ones, from where the run ended."""
     from fedpohcs.rounds import ask_question
@@ -91,8 +96,9 @@ def look_ahead(run: Path, num_random: int) -> Outlook:
     k, generator = question.num_selected, np.random.default_rng(0)
     random = [np.sort(generator.choice(question.candidates, k, replace=False)) for _ in range(num_random)]
     returns = returns_of(executor, server, [*(s.client for s in selections.values()), *random], question.candidates)
+    executor.close()
     return Outlook(
-        "/".join(run.parts[-3:]),
+        name_of(run),
         server.round,
         before,
         question.candidates.tolist(),
@@ -189,16 +195,20 @@ def rank_correlation(one: Any, other: Any) -> float:
     return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
 
 
+def score_and_return(outlook: Outlook, scores: Any) -> float:
+    """Rank correlation of a random choice's mean score with its return; `scores`: of every candidate."""
+    score = dict(zip(outlook.candidates, scores, strict=True))
+    of_choices = [np.mean([score[client] for client in choice]) for choice in outlook.random]
+    return rank_correlation(of_choices, np.mean(outlook.random_returns, axis=1))
+
+
 def show(outlook: Outlook) -> None:
     returns = np.array(outlook.random_returns)
     mean = returns.mean(axis=1)
     rows = []
     for name in SCORES:
         own = np.mean(outlook.chosen_returns[name])
-        score = dict(zip(outlook.candidates, outlook.scores[name], strict=True))
-        correlation = rank_correlation(
-            [np.mean([score[client] for client in choice]) for choice in outlook.random], mean
-        )
+        correlation = score_and_return(outlook, outlook.scores[name])
         rows.append((name, float(own - mean.mean()), f"{(own > mean).mean():.0%}", correlation))
     again = rank_correlation(*returns.T)
     title = (
