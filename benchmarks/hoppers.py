@@ -61,7 +61,7 @@ def main() -> None:
     }
     by_cpu: dict[str, list[float]] = {name: [] for name in contenders}
     timed = {name: counting_cpu(contender, by_cpu[name]) for name, contender in contenders.items()}
-    rates = interleaved_rates(timed, repetitions=1 if arguments.quick else 7)
+    rates = interleaved_rates(timed, repetitions=1 if arguments.quick else 15)
     by_cpu = {name: values[1:] for name, values in by_cpu.items()}  # the first turn warms up
     round_ = one_round(executor, params)
     samples = {"steps_per_second": rates, "steps_per_cpu_second": by_cpu, "round": round_}

@@ -15,14 +15,15 @@ from fedpohcs.envs.host import (
     Quota,
     action_noise,
     empty_trajectory,
-    episode_generator,
 )
-from fedpohcs.learners.filters import Filters, filter_observation
+from fedpohcs.envs.seeding import seeded_generator
+from fedpohcs.learners.filters import rescaled, standard_deviation
 from fedpohcs.learners.networks import Dense, PolicyParams, action_distribution
 from fedpohcs.learners.trajectory import Status, Trajectory
 
 LARGEST_LOSS = 20  # episodes in a row that a client may lose before it counts as unable to play
 LOOK_EVERY = 20  # steps between two looks at which episodes are no longer needed
+RUNNING, TERMINATED, TRUNCATED = map(int, (Status.RUNNING, Status.TERMINATED, Status.TRUNCATED))  # for compiled code
 Lanes = np.ndarray  # [n] of integers
 
 
@@ -32,7 +33,7 @@ class Moved(NamedTuple):
     observation: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
-    broken: np.ndarray  # the simulation has diverged or failed: what it says means nothing
+    broken: np.ndarray  # the simulation has failed, diverged or left the finite: what it says means nothing
 
 
 class Simulator(Protocol):
@@ -66,6 +67,7 @@ class _Client:
     def __init__(self, quota: Quota, expected_length: float) -> None:
         self.quota = quota
         self.expected_length = expected_length
+        self.running: dict[int, int] = {}  # by number: the time on the collector's clock when it was started
         self.length: dict[int, int] = {}  # of finished episodes
         self.run: dict[int, int] = {}  # where each finished episode was recorded
         self.lost: set[int] = set()
@@ -76,43 +78,55 @@ class _Client:
         self.total_steps = 0
         self.is_met = False
 
+    def wants_another(self, clock: int) -> bool:
+        """Whether to start one more beside the running ones."""
+        if self.quota.episodes is not None:
+            return len(self.length) + len(self.running) < self.quota.episodes
+        expected = sum(max(clock - start, self.expected_length) for start in self.running.values())
+        return self.total_steps + expected <= (self.quota.min_steps or 0)
+
+    def start(self, clock: int) -> int:
+        """The lowest number not played yet, which runs from now on."""
+        if self.waiting:
+            number = self.waiting.pop(self.waiting.index(min(self.waiting)))
+        else:
+            number, self.next = self.next, self.next + 1
+        self.running[number] = clock
+        return number
+
     def finish(self, number: int, length: int, run: int) -> None:
         """An episode has come to its end."""
+        del self.running[number]
         self.length[number], self.run[number] = length, run
         self.total_steps += length
         self._choose()
 
     def lose(self, number: int) -> None:
         """An episode has gone wrong."""
+        del self.running[number]
         self.lost.add(number)
         self._choose()
 
-    def wants_another(self, running: dict[int, int]) -> bool:
-        """Whether to start one more beside the running ones, given how far these are."""
-        if self.quota.episodes is not None:
-            return len(self.length) + len(running) < self.quota.episodes
-        expected = sum(max(steps, self.expected_length) for steps in running.values())
-        return self.total_steps + expected <= (self.quota.min_steps or 0)
+    def drop_surplus(self, clock: int) -> list[int]:
+        """Stop running episodes that no outcome of the earlier ones makes necessary, unless one of those is lost."""
+        drop = list(self.running) if self.is_met else self._surplus(clock)
+        for number in drop:
+            del self.running[number]
+        self.waiting += drop
+        return drop
 
-    def take_number(self) -> int:
-        """The lowest number not played yet."""
-        if self.waiting:
-            return self.waiting.pop(self.waiting.index(min(self.waiting)))
-        self.next += 1
-        return self.next - 1
-
-    def surplus(self, running: dict[int, int]) -> list[int]:
-        """Running episodes that no outcome of the earlier ones makes necessary, unless one of those is lost."""
-        if self.is_met:
-            return list(running)
-        if self.quota.min_steps is None:
+    def _surplus(self, clock: int) -> list[int]:
+        enough = self.quota.min_steps
+        if enough is None:
+            return []
+        so_far = {number: clock - start for number, start in self.running.items()}
+        if self.total_steps + sum(so_far.values()) <= enough:
             return []
         steps, drop, last = self.chosen_steps, [], self._last_chosen()
-        later = (number for number in {**self.length, **running} if number > last)
-        for number in sorted(later):
-            if steps > self.quota.min_steps and number in running:
+        for number in sorted(number for number in {**self.length, **so_far} if number > last):
+            if steps > enough and number in so_far:
                 drop.append(number)
-            steps += self.length.get(number, running.get(number, 0))
+            steps += self.length.get(number, so_far.get(number, 0))
         return drop
 
     def _last_chosen(self) -> int:
@@ -159,6 +173,18 @@ class LockstepCollector:
         return [played[index] for index in range(len(plays))]
 
 
+class _Rows(NamedTuple):
+    """The lanes that play now, a row each: all that stays as it is until an episode starts or ends."""
+
+    at: tuple[np.ndarray, ...]  # play and slot
+    lane: Lanes
+    run: np.ndarray
+    started: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    log_std: np.ndarray
+
+
 class _Run:
     """One call to `collect`. Arrays have the axes [play, slot]."""
 
@@ -172,16 +198,19 @@ class _Run:
         self.clients = [_Client(quota, min(expected.get(play.client, self.horizon), self.horizon)) for play in plays]
         self.failures: list[str | None] = [None] * len(plays)
         self.policy = _stacked_policy([play.policy for play in plays])
-        self.filters = _stacked_filters([play.filters for play in plays])
+        moments = [play.filters.observation for play in plays]
+        self.mean = np.stack([own.mean for own in moments])
+        self.std = np.stack([standard_deviation(own, np) for own in moments])
         self.lane = np.array([play.client for play in plays])[:, None] * simulator.lanes_per_client + np.arange(slots)
         self.active = np.zeros(shape, bool)
         self.episode = np.zeros(shape, np.int64)
-        self.time = np.zeros(shape, np.int64)
+        self.started = np.zeros(shape, np.int64)  # the clock's time
         self.run = np.zeros(shape, np.int64)  # every started episode is a run of its own
         self.observation = np.zeros((*shape, world.observation_size), np.float32)
         self.generator: dict[tuple[int, int], np.random.Generator] = {}
         self.noise: np.ndarray | None = None
-        self.rows: list[tuple[np.ndarray, ...]] = []
+        self.rows: _Rows | None = None  # None: not what `active` says any more
+        self.recorded: list[tuple[np.ndarray, ...]] = []
         self.cut: dict[int, np.ndarray] = {}  # by run: the observation after the time limit
         self.num_runs = 0
         self.clock = 0
@@ -189,20 +218,17 @@ class _Run:
 
     def advance(self) -> None:
         """One control step of every active lane."""
-        at = np.nonzero(self.active)
-        observation, time = self.observation[at], self.time[at]
-        action = self._act(at, time)
-        moved = self.simulator.step(self.lane[at], action)
-        broken = moved.broken | ~np.isfinite(moved.reward) | ~np.isfinite(moved.observation).all(axis=1)
-        cut = np.where(time + 1 >= self.horizon, Status.TRUNCATED, Status.RUNNING)
-        status = np.where(moved.terminated, Status.TERMINATED, cut).astype(np.int8)
-        self.rows.append((self.run[at], observation, action, moved.reward, status))
-        self.observation[at] = moved.observation
-        self.time[at] = time + 1
+        rows = self.rows = self.rows or self._gathered()
+        observation, time = self.observation[rows.at], self.clock - rows.started
+        action = self._act(rows, observation, time)
+        moved = self.simulator.step(rows.lane, action)
+        status = _status(time + 1 >= self.horizon, moved.terminated)
+        self.recorded.append((rows.run, observation, action, moved.reward, status))
+        self.observation[rows.at] = moved.observation
         self.clock += 1
-        ended = np.flatnonzero((status != Status.RUNNING) | broken)
+        ended = np.flatnonzero((status != Status.RUNNING) | moved.broken)
         if len(ended):
-            self._finish(at, ended, status, broken)
+            self._finish(rows.at, ended, status, moved.broken)
         elif self.quota.episodes is None and self.clock % LOOK_EVERY == 0:
             self._drop_surplus(range(len(self.plays)))
 
@@ -212,8 +238,8 @@ class _Run:
         order = [client.run[number] for client, numbers in zip(self.clients, chosen, strict=True) for number in numbers]
         rank = np.full(self.num_runs, len(order))
         rank[order] = np.arange(len(order))
-        run, *columns = (np.concatenate(column) for column in zip(*self.rows, strict=True))
-        self.rows.clear()
+        run, *columns = (np.concatenate(column) for column in zip(*self.recorded, strict=True))
+        self.recorded.clear()
         by_rank = np.argsort(rank[run], kind="stable")[: np.count_nonzero(rank[run] < len(order))]
         observation, action, reward, status = (column[by_rank] for column in columns)
         following = np.zeros_like(observation)
@@ -232,14 +258,21 @@ class _Run:
             begin = end
         return played
 
-    def _act(self, at: tuple[np.ndarray, ...], time: np.ndarray) -> np.ndarray:
-        """What the policies do in these lanes."""
+    def _gathered(self) -> _Rows:
+        at = np.nonzero(self.active)
         owner = at[0]
-        filtered = filter_observation(self.filters, self.observation, self.plays[0].observation_limit)[at]
-        distribution = action_distribution(_of_owners(self.policy, owner), filtered, partial(row_products, owner=owner))
+        log_std = self.policy.log_std[owner % len(self.policy.log_std)]
+        return _Rows(at, self.lane[at], self.run[at], self.started[at], self.mean[owner], self.std[owner], log_std)
+
+    def _act(self, rows: _Rows, observation: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """What the policies do in these lanes."""
+        at = rows.at
+        filtered = rescaled(observation, rows.mean, rows.std, self.plays[0].observation_limit)
+        policy = PolicyParams(self.policy.layers, rows.log_std)
+        distribution = action_distribution(policy, filtered, partial(row_affine, owner=at[0]))
         phase = time % NOISE_STEPS
-        for index in np.flatnonzero(phase == 0):
-            slot = int(at[0][index]), int(at[1][index])
+        fresh = np.flatnonzero(phase == 0)
+        for slot in zip(at[0][fresh].tolist(), at[1][fresh].tolist(), strict=True):
             self._store_noise(slot, action_noise(self.generator[slot], self.world.actions))
         assert self.noise is not None  # every episode starts in phase 0
         action = distribution.sample(self.noise[(*at, phase)])
@@ -251,113 +284,103 @@ class _Run:
         self.noise[slot] = noise
 
     def _finish(self, at: tuple[np.ndarray, ...], ended: np.ndarray, status: np.ndarray, broken: np.ndarray) -> None:
-        touched = []
-        for index in ended:
-            slot = int(at[0][index]), int(at[1][index])
-            client, number = self.clients[slot[0]], int(self.episode[slot])
+        self.rows = None
+        slots = zip(at[0][ended].tolist(), at[1][ended].tolist(), strict=True)
+        for slot, how, is_broken in zip(slots, status[ended].tolist(), broken[ended].tolist(), strict=True):
+            client, number, run = self.clients[slot[0]], int(self.episode[slot]), int(self.run[slot])
             self.active[slot] = False
-            touched.append(slot[0])
-            if broken[index]:
+            if is_broken:
                 client.lose(number)
                 self._give_up_if_hopeless(slot[0])
                 continue
-            client.finish(number, int(self.time[slot]), int(self.run[slot]))
-            if status[index] == Status.TRUNCATED:
-                self.cut[int(self.run[slot])] = self.observation[slot].copy()
-        self._drop_surplus(sorted(set(touched)))
-        self._fill(sorted(set(touched)))
+            client.finish(number, self.clock - client.running[number], run)
+            if how == Status.TRUNCATED:
+                self.cut[run] = self.observation[slot].copy()
+        touched = np.unique(at[0][ended]).tolist()
+        self._drop_surplus(touched)
+        self._fill(touched)
 
     def _give_up_if_hopeless(self, index: int) -> None:
         client = self.clients[index]
         if len(client.lost) - len(client.length) >= LARGEST_LOSS:
             self.failures[index] = f"the simulation went wrong in {len(client.lost)} episodes of {client.next}"
+            client.running.clear()
             self.active[index] = False
-
-    def _running(self, index: int) -> dict[int, int]:
-        """How far each running episode of a client is, by number."""
-        slots = np.flatnonzero(self.active[index])
-        return dict(zip(self.episode[index, slots].tolist(), self.time[index, slots].tolist(), strict=True))
 
     def _drop_surplus(self, indices: Sequence[int]) -> None:
         for index in indices:
-            drop = self.clients[index].surplus(self._running(index))
+            drop = self.clients[index].drop_surplus(self.clock)
             if drop:
-                self.clients[index].waiting += drop
+                self.rows = None
                 self.active[index] &= ~np.isin(self.episode[index], drop)
 
     def _fill(self, indices: Sequence[int]) -> None:
         """Start episodes in free lanes of these clients, as far as they are wanted."""
         started: list[tuple[int, int]] = []
         for index in indices:
-            if self.failures[index] is not None or self.clients[index].is_met:
+            client = self.clients[index]
+            if self.failures[index] is not None or client.is_met:
                 continue
-            running = self._running(index)
-            for slot in np.flatnonzero(~self.active[index]):
-                if not self.clients[index].wants_another(running):
+            for slot in np.flatnonzero(~self.active[index]).tolist():
+                if not client.wants_another(self.clock):
                     break
-                number = self.clients[index].take_number()
-                running[number] = 0
-                self._start(index, int(slot), number)
-                started.append((index, int(slot)))
+                self._start((index, slot), client.start(self.clock))
+                started.append((index, slot))
         if started:
             at = tuple(np.array(started).T)
             self.observation[at] = self.simulator.reset(self.lane[at], [self.generator[slot] for slot in started])
 
-    def _start(self, index: int, slot: int, number: int) -> None:
-        where = index, slot
-        self.active[where] = True
-        self.episode[where], self.time[where], self.run[where] = number, 0, self.num_runs
-        self.generator[where] = episode_generator(self.plays[index], number)
+    def _start(self, slot: tuple[int, int], number: int) -> None:
+        self.active[slot] = True
+        self.episode[slot], self.started[slot], self.run[slot] = number, self.clock, self.num_runs
+        self.generator[slot] = seeded_generator([*self.plays[slot[0]].draws, number])  # as `episode_generator`
         self.num_runs += 1
 
 
-def row_products(x: np.ndarray, kernel: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """x @ kernel for rows x [n, inputs]: with the one kernel, or with that of each row's owner among [plays, ...].
+@njit(nogil=True, cache=True)
+def _status(is_cut, terminated):
+    status = np.empty(len(is_cut), np.int8)
+    for row in range(len(is_cut)):
+        status[row] = TERMINATED if terminated[row] else TRUNCATED if is_cut[row] else RUNNING
+    return status
+
+
+def row_affine(x: np.ndarray, layer: Dense, owner: np.ndarray) -> np.ndarray:
+    """Rows x [n, inputs] through a layer: the one of all, or that of each row's owner, along its first axis.
 
     Every row is computed as if it were the only one. The last digits of a row in BLAS depend on how many rows there
     are, on some processors also on its place among them, and a client's actions must not depend on which lane an
     episode is played in, nor on who else plays.
     """
-    return _row_products(x, kernel.reshape(-1, *kernel.shape[-2:]), owner)
+    return _row_affine(x, layer.kernel, layer.bias, owner)
 
 
 @njit(nogil=True, cache=True)
-def _row_products(x, kernels, owner):
+def _row_affine(x, kernels, biases, owner):
+    """Each sum is made in the order of the inputs, so vectors of outputs and four inputs at a time change no digit."""
     rows, inputs = x.shape
     outputs = kernels.shape[2]
     result = np.zeros((rows, outputs), x.dtype)
+    in_fours = inputs - inputs % 4
     for row in range(rows):
-        kernel = kernels[owner[row] % len(kernels)]
-        for i in range(inputs):
-            for j in range(outputs):  # the order of additions is that of i for every j: vectors change no digit
-                result[row, j] += x[row, i] * kernel[i, j]
+        own = owner[row] % len(kernels)
+        y, z, k = result[row], x[row], kernels[own]
+        for i in range(0, in_fours, 4):
+            for j in range(outputs):
+                y[j] = y[j] + z[i] * k[i, j] + z[i + 1] * k[i + 1, j] + z[i + 2] * k[i + 2, j] + z[i + 3] * k[i + 3, j]
+        for i in range(in_fours, inputs):
+            for j in range(outputs):
+                y[j] += z[i] * k[i, j]
+        y += biases[own]
     return result
 
 
 def _stacked_policy(policies: list[PolicyParams]) -> PolicyParams:
-    """The shared policy, or every play's own along a first axis."""
+    """Every play's own policy along a first axis, which has the length 1 if it is the same for all."""
     if all(policy is policies[0] for policy in policies):
-        return policies[0]
+        policies = policies[:1]
     layers = zip(*[policy.layers for policy in policies], strict=True)
     return PolicyParams(
         tuple(Dense(np.stack([x.kernel for x in same]), np.stack([x.bias for x in same])) for same in layers),
         np.stack([policy.log_std for policy in policies]),
     )
-
-
-def _of_owners(policy: PolicyParams, owner: np.ndarray) -> PolicyParams:
-    """What each row's owner adds to it; the kernels stay stacked, where `row_products` finds them."""
-    if policy.log_std.ndim == 1:  # the shared one
-        return policy
-    layers = tuple(Dense(layer.kernel, layer.bias[owner]) for layer in policy.layers)
-    return PolicyParams(layers, policy.log_std[owner])
-
-
-def _stacked_filters(filters: list[Filters]) -> Filters:
-    """Every client's own, to be broadcast over slots."""
-
-    def stack(*moments: np.ndarray) -> np.ndarray:
-        rows = np.stack(moments)
-        return rows.reshape(len(rows), 1, -1)
-
-    return Filters(*(type(one[0])(*map(stack, *one)) for one in zip(*filters, strict=True)))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numba import cfunc
+from numba import cfunc, njit
 
 from fedpohcs.envs.base import ContinuousActions
 from fedpohcs.envs.host import Collector, HostWorld
@@ -23,7 +23,7 @@ from fedpohcs.errors import UserError
 
 log = logging.getLogger("fedpohcs")
 
-LANES_PER_CLIENT = 16  # episodes that a client may play side by side
+LANES_PER_CLIENT = 32  # episodes that a client may play side by side
 
 
 class Parameter(NamedTuple):
@@ -182,40 +182,37 @@ class MujocoSimulator:
         self.batch = Batch(models[0], nsim=len(lane_models), nthread=len(os.sched_getaffinity(0)))
         self.batch.set_models(lane_models)
         self.start_position = models[0].qpos0.copy()
-        self.seconds_a_step = world.frame_skip * models[0].opt.timestep
+        self.rules = _Rules.of(world, models[0].opt.timestep)
         self.position, self.velocity = self.batch.bind("qpos"), self.batch.bind("qvel")
         self.control, self.time = self.batch.bind("ctrl"), self.batch.bind("time")
         self.warm_start = self.batch.bind("qacc_warmstart")
 
     def reset(self, lanes: Lanes, generators: Sequence[np.random.Generator]) -> np.ndarray:
-        """The model's own pose with a little noise, as in Gymnasium."""
-        world, num_velocities = self.world, self.velocity.shape[1]
-        for field in (self.time, self.control, self.warm_start):  # all that differs from a fresh state, besides:
+        """The model's own pose with a little noise, as in Gymnasium. What follows from it the next step computes."""
+        drawn = [self._drawn_start(generator) for generator in generators]
+        self.position[lanes], self.velocity[lanes] = (np.stack(rows) for rows in zip(*drawn, strict=True))
+        for field in (self.time, self.control, self.warm_start):  # all else that differs from a fresh state
             field[lanes] = 0
-        for lane, generator in zip(lanes, generators, strict=True):
-            noise = generator.uniform(-world.start_noise, world.start_noise, len(self.start_position))
-            self.position[lane] = self.start_position + noise
-            if world.start_velocity == "normal":
-                self.velocity[lane] = world.start_noise * generator.standard_normal(num_velocities)
-            else:
-                self.velocity[lane] = generator.uniform(-world.start_noise, world.start_noise, num_velocities)
-        self.batch.forward(lanes)
-        return self._observation(self.position[lanes], self.velocity[lanes])
+        return _observed(self.rules, self.position[lanes], self.velocity[lanes])
+
+    def _drawn_start(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Position and velocity."""
+        scale, rest = self.world.start_noise, self.start_position
+        num_positions, num_velocities = len(rest), self.velocity.shape[1]
+        if self.world.start_velocity == "normal":
+            position = rest + generator.uniform(-scale, scale, num_positions)
+            return position, scale * generator.standard_normal(num_velocities)
+        noise = generator.uniform(-scale, scale, num_positions + num_velocities)
+        return rest + noise[:num_positions], noise[num_positions:]
 
     def step(self, lanes: Lanes, action: np.ndarray) -> Moved:
         """MuJoCo clips the controls itself; the cost is that of the action as it came."""
-        world = self.world
         before, time = self.position[lanes, 0], self.time[lanes]
         self.control[lanes] = action
         failed = self._simulate(lanes)
-        position, velocity = self.position[lanes], self.velocity[lanes]
-        healthy = self._healthy(position, velocity)
-        speed = (position[:, 0] - before) / self.seconds_a_step
-        cost = world.control_cost * np.square(action.astype(np.float64)).sum(axis=1)
         # MuJoCo starts a simulation that has diverged anew, and its clock with it.
-        broken = failed | (self.time[lanes] < time + 0.5 * self.seconds_a_step)
-        reward = speed + world.healthy_bonus * healthy - cost
-        return Moved(self._observation(position, velocity), reward, ~healthy, broken)
+        failed |= self.time[lanes] < time + 0.5 * self.rules.seconds_a_step
+        return Moved(*_outcome(self.rules, self.position[lanes], self.velocity[lanes], before, action, failed))
 
     def close(self) -> None:
         """The batch ends its threads when it goes."""
@@ -230,21 +227,6 @@ class MujocoSimulator:
         except SimulationError as error:
             failed = np.isin(lanes, error.ids)
         return failed
-
-    def _healthy(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        world = self.world
-        healthy = _within(position[:, 1], world.healthy_height) & _within(position[:, 2], world.healthy_angle)
-        if world.healthy_state[1] < math.inf:
-            state = np.concatenate([position[:, 2:], velocity], axis=1)
-            healthy &= _within(state, world.healthy_state).all(axis=1)
-        return healthy
-
-    def _observation(self, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """Positions, but for the first ones, and velocities."""
-        limit = self.world.largest_velocity
-        return np.concatenate(
-            [position[:, self.world.unobserved_positions :], np.clip(velocity, -limit, limit)], axis=1
-        )
 
 
 class LoneSimulator:
@@ -281,8 +263,62 @@ def _no_clock():
     return 0.0
 
 
-def _within(values: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
-    return (interval[0] < values) & (values < interval[1])
+class _Rules(NamedTuple):
+    """What compiled code has to know of a family; see `MujocoWorld`."""
+
+    seconds_a_step: float
+    control_cost: float
+    healthy_bonus: float
+    healthy_height: tuple[float, float]
+    healthy_angle: tuple[float, float]
+    healthy_state: tuple[float, float]
+    largest_velocity: float
+    unobserved_positions: int
+
+    @classmethod
+    def of(cls, world: MujocoWorld, seconds_a_simulation_step: float) -> "_Rules":
+        declared = (getattr(world, name) for name in cls._fields[1:])
+        return cls(world.frame_skip * seconds_a_simulation_step, *declared)
+
+
+@njit(cache=True)
+def _observed(rules, position, velocity):
+    """Positions, but for the first ones, and velocities; [n, ...]."""
+    hidden, limit = rules.unobserved_positions, rules.largest_velocity
+    return np.concatenate((position[:, hidden:], np.clip(velocity, -limit, limit)), axis=1)
+
+
+@njit(cache=True)
+def _outcome(rules, position, velocity, before, action, failed):
+    """The fields of `Moved`, for lanes that were at `before` on the track when they took these actions."""
+    observation = _observed(rules, position, velocity)
+    reward = np.empty(len(position))
+    healthy = np.empty(len(position), np.bool_)
+    broken = failed.copy()
+    for row in range(len(position)):
+        healthy[row] = _is_healthy(rules, position[row], velocity[row])
+        cost = 0.0
+        for push in action[row]:
+            cost += np.float64(push) * np.float64(push)
+        speed = (position[row, 0] - before[row]) / rules.seconds_a_step
+        reward[row] = speed + rules.healthy_bonus * healthy[row] - rules.control_cost * cost
+        broken[row] |= not (np.isfinite(reward[row]) and np.isfinite(observation[row]).all())
+    return observation, reward, ~healthy, broken
+
+
+@njit(cache=True)
+def _is_healthy(rules, position, velocity):
+    healthy = _within(position[1], rules.healthy_height) and _within(position[2], rules.healthy_angle)
+    for angle in position[2:]:
+        healthy &= _within(angle, rules.healthy_state)
+    for speed in velocity:
+        healthy &= _within(speed, rules.healthy_state)
+    return healthy
+
+
+@njit(cache=True)
+def _within(value, interval):
+    return interval[0] < value and value < interval[1]
 
 
 def require_mujoco() -> None:

@@ -27,7 +27,7 @@ from fedpohcs.envs.host import (
     empty_trajectory,
     episode_generator,
 )
-from fedpohcs.learners.filters import standard_deviation
+from fedpohcs.learners.filters import rescaled, standard_deviation
 from fedpohcs.learners.networks import action_distribution, apply_layers
 from fedpohcs.learners.trajectory import Status, Trajectory
 
@@ -274,14 +274,14 @@ def actor(play: Play, actions: ContinuousActions | DiscreteActions) -> Act:
     if isinstance(actions, DiscreteActions):
 
         def choose(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
-            filtered = ((observation - mean) / std).clip(-limit, limit)
+            filtered = rescaled(observation, mean, std, limit)
             return action_distribution(policy, filtered).sample(noise).astype(np.int32)
 
         return choose
     spread = np.exp(policy.log_std)
 
     def steer(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        return apply_layers(policy.layers, ((observation - mean) / std).clip(-limit, limit)) + spread * noise
+        return apply_layers(policy.layers, rescaled(observation, mean, std, limit)) + spread * noise
 
     return steer
 

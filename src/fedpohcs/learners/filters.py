@@ -67,9 +67,14 @@ def stored_filters(filters: Filters) -> dict[str, np.ndarray]:
 
 def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
     """z-score, clipped. NumPy or JAX, as the observation is."""
-    xp = observation.__array_namespace__()
     moments = filters.observation
-    return xp.clip((observation - moments.mean) / standard_deviation(moments, xp), -clip, clip)
+    std = standard_deviation(moments, observation.__array_namespace__())
+    return rescaled(observation, moments.mean, std, clip)
+
+
+def rescaled(observation: Any, mean: Any, std: Any, clip: float) -> Any:
+    """The same where mean and standard deviation are at hand."""
+    return ((observation - mean) / std).clip(-clip, clip)
 
 
 def filter_reward(filters: Filters, reward: Any, clip: float) -> Any:

@@ -4,7 +4,6 @@ What acts takes NumPy arrays as well as JAX's, and does not load JAX.
 """
 
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,14 +11,20 @@ from fedpohcs.envs.base import ContinuousActions, DiscreteActions
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
 from fedpohcs.types import AnyArray
 
-Product = Callable[[AnyArray, AnyArray], AnyArray]
-
 
 class Dense(NamedTuple):
     """One affine layer."""
 
     kernel: AnyArray
     bias: AnyArray
+
+
+Affine = Callable[[AnyArray, Dense], AnyArray]
+
+
+def affine(x: AnyArray, layer: Dense) -> AnyArray:
+    """What a layer makes of rows x."""
+    return x @ layer.kernel + layer.bias
 
 
 class PolicyParams(NamedTuple):
@@ -48,12 +53,12 @@ def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
     return tuple(Dense(glorot(k, shape), jnp.zeros(shape[1])) for k, shape in zip(keys, shapes, strict=True))
 
 
-def apply_layers(layers: tuple[Dense, ...], x: AnyArray, product: Product = operator.matmul) -> AnyArray:
+def apply_layers(layers: tuple[Dense, ...], x: AnyArray, through: Affine = affine) -> AnyArray:
     """Tanh between layers, none after the last."""
     xp = x.__array_namespace__()
     for layer in layers[:-1]:
-        x = xp.tanh(product(x, layer.kernel) + layer.bias)
-    return product(x, layers[-1].kernel) + layers[-1].bias
+        x = xp.tanh(through(x, layer))
+    return through(x, layers[-1])
 
 
 def init_agent(
@@ -79,12 +84,14 @@ def init_agent(
 
 
 def action_distribution(
-    policy: PolicyParams, observation: AnyArray, product: Product = operator.matmul
+    policy: PolicyParams, observation: AnyArray, through: Affine = affine
 ) -> Gaussian | Categorical:
-    """pi(. | s) for a batch of filtered observations; `product`: of rows and a matrix, if not the usual one."""
-    output = apply_layers(policy.layers, observation, product)
+    """pi(. | s) for a batch of filtered observations; `through`: how rows go through a layer, if not as usual."""
+    output = apply_layers(policy.layers, observation, through)
     if policy.log_std.size:
-        return Gaussian(output, output.__array_namespace__().broadcast_to(policy.log_std, output.shape))
+        has_rows = policy.log_std.shape == output.shape
+        xp = output.__array_namespace__()
+        return Gaussian(output, policy.log_std if has_rows else xp.broadcast_to(policy.log_std, output.shape))
     return categorical(output)
 
 
