@@ -56,12 +56,12 @@ def main() -> None:
     params = executor.initial_params()
     contenders = {
         "closed loop": closed_loop(executor, params, episodes=10 if arguments.quick else 60),
-        "c loop": c_loop(executor, steps=20 if arguments.quick else 1000),
-        "gymnasium": gymnasium_loop(executor, params, num_steps=20 if arguments.quick else 1000),
+        "c loop": c_loop(executor, steps=20 if arguments.quick else 500),
+        "gymnasium": gymnasium_loop(executor, params, num_steps=20 if arguments.quick else 500),
     }
     by_cpu: dict[str, list[float]] = {name: [] for name in contenders}
     timed = {name: counting_cpu(contender, by_cpu[name]) for name, contender in contenders.items()}
-    rates = interleaved_rates(timed, repetitions=1 if arguments.quick else 15)
+    rates = interleaved_rates(timed, repetitions=1 if arguments.quick else 25)
     by_cpu = {name: values[1:] for name, values in by_cpu.items()}  # the first turn warms up
     round_ = one_round(executor, params)
     samples = {"steps_per_second": rates, "steps_per_cpu_second": by_cpu, "round": round_}
