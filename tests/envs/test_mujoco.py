@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,7 +13,16 @@ pytest.importorskip("imageio")  # Gymnasium's own MuJoCo environments need it
 gymnasium = pytest.importorskip("gymnasium")
 
 from fedpohcs.envs import WORLDS  # noqa: E402
-from fedpohcs.envs.mujoco import HalfCheetahs, Hoppers, MujocoSimulator, MujocoWorld, Walkers  # noqa: E402
+from fedpohcs.envs.base import ContinuousActions  # noqa: E402
+from fedpohcs.envs.mujoco import (  # noqa: E402
+    HalfCheetahs,
+    Hoppers,
+    MujocoSimulator,
+    MujocoWorld,
+    Parameter,
+    Walkers,
+    _outcome,
+)
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "hoppers.md"
 
@@ -92,3 +101,47 @@ def test_a_thousand_random_steps_equal_gymnasium(family: type[MujocoWorld], valu
             simulator.reset(lane, [generator])
             environment.set_state(simulator.position[1].copy(), simulator.velocity[1].copy())
     assert family in (HalfCheetahs, Swimmers) or episodes > 5
+
+
+class Pendulums(MujocoWorld):
+    """Two positions only: neither a height nor an angle of the torso."""
+
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {"medium": (9.0, 11.0)}
+    parameters = (Parameter("geom", "cart", "friction", 0),)
+    model_file = "inverted_pendulum.xml"
+    observation_size = 3
+    actions = ContinuousActions(size=1, low=-3.0, high=3.0)
+    frame_skip = 2
+    control_cost = 0.0
+    start_noise = 0.01
+
+
+def test_a_model_of_two_positions_is_never_unhealthy() -> None:
+    world = Pendulums("medium", 2)
+    simulator = MujocoSimulator(world, [world.make_model(value) for value in world.values], lanes_per_client=20)
+    lanes = np.arange(40)
+    simulator.reset(lanes, [np.random.default_rng(lane) for lane in lanes])
+    for _ in range(20):
+        moved = simulator.step(lanes, np.ones((40, 1), np.float32))
+        assert not moved.terminated.any() and not moved.broken.any()
+
+
+@pytest.mark.parametrize("field", ["position", "velocity"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_lane_that_leaves_the_finite_is_broken_and_its_neighbours_are_not(field: str, value: float) -> None:
+    world = Hoppers("medium", 3)
+    simulator = MujocoSimulator(world, [world.make_model(value) for value in world.values], lanes_per_client=1)
+    lanes = np.arange(3)
+    simulator.reset(lanes, [np.random.default_rng(lane) for lane in lanes])
+    assert not simulator.step(lanes, np.zeros((3, 3), np.float32)).broken.any()
+    getattr(simulator, field)[1, 2] = value
+    assert simulator.step(lanes, np.zeros((3, 3), np.float32)).broken.tolist() == [False, True, False]
+
+
+def test_numbers_that_are_not_finite_break_a_lane_even_if_mujoco_goes_on() -> None:
+    world = Hoppers("medium", 1)
+    rules = MujocoSimulator(world, [world.make_model(0.04)], lanes_per_client=1).rules
+    position, velocity = np.zeros((4, 6)), np.zeros((4, 6))
+    position[1, 3], velocity[2, 0], before = np.inf, np.nan, np.array([0.0, 0.0, 0.0, np.inf])
+    *_, broken = _outcome(rules, position, velocity, before, np.zeros((4, 3), np.float32), np.zeros(4, bool))
+    assert broken.tolist() == [False, True, True, True]

@@ -210,8 +210,8 @@ class MujocoSimulator:
         before, time = self.position[lanes, 0], self.time[lanes]
         self.control[lanes] = action
         failed = self._simulate(lanes)
-        # MuJoCo starts a simulation that has diverged anew, and its clock with it.
-        failed |= self.time[lanes] < time + 0.5 * self.rules.seconds_a_step
+        # MuJoCo starts a simulation that has diverged anew, and its clock with it: a simulation step or more is lost.
+        failed |= self.time[lanes] < time + self.rules.seconds_a_step * (1 - 0.5 / self.world.frame_skip)
         return Moved(*_outcome(self.rules, self.position[lanes], self.velocity[lanes], before, action, failed))
 
     def close(self) -> None:
@@ -308,7 +308,9 @@ def _outcome(rules, position, velocity, before, action, failed):
 
 @njit(cache=True)
 def _is_healthy(rules, position, velocity):
-    healthy = _within(position[1], rules.healthy_height) and _within(position[2], rules.healthy_angle)
+    """Height and angle are the second and third position, where a model has so many."""
+    healthy = len(position) < 2 or _within(position[1], rules.healthy_height)
+    healthy &= len(position) < 3 or _within(position[2], rules.healthy_angle)
     for angle in position[2:]:
         healthy &= _within(angle, rules.healthy_state)
     for speed in velocity:
