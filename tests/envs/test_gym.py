@@ -166,7 +166,7 @@ def test_a_client_that_fails_is_left_out_and_named_and_the_others_train(tmp_path
     assert history.records[1].rejected.tolist() == [2]
     assert (history.records[1].train_steps > 0).tolist() == [True, True, False, True]
     assert np.isfinite(history.mean_returns).all()
-    assert any("client 2, round 1 is left out: episode" in message for message in caplog.messages)
+    assert any("client 3, round 1 is left out: episode" in message for message in caplog.messages)
     assert any("step 3: ValueError: off the line" in message for message in caplog.messages)
     run = load_run(tmp_path / "run")
     assert np.isnan(run.client_returns[:, 2]).all()

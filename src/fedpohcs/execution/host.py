@@ -120,9 +120,9 @@ class HostExecutor(LocalExecutor):
         return [self._reported(asked, play.client, one) for play, one in zip(plays, played, strict=True)]
 
     def _reported(self, asked: Asked, client: int, played: Played) -> Played:
-        """The same, with a warning that names client and round if something went wrong."""
+        """The same, with a warning that names client and round if something went wrong; clients count from 1 there."""
         number = asked.round_number + (asked.purpose in (Purpose.TRAINING, Purpose.MODELLING))
-        where = f"client {client}, round {number}"
+        where = f"client {client + 1}, round {number}"
         if played.failure is not None:
             log.warning("%s is left out: %s", where, played.failure)
             return played._replace(failure=f"{where}: {played.failure}")
