@@ -123,9 +123,10 @@ Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozen
 
 def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
     """Whom fedpohcs chooses of the candidates of a round; each answer is computed once."""
+    from fedpohcs.core.registries import SELECTORS
+    from fedpohcs.core.types import CandidateMetrics
     from fedpohcs.execution.attacked import Lie, inflated_table
-    from fedpohcs.selection import SELECTORS, Question, top_k
-    from fedpohcs.types import CandidateMetrics
+    from fedpohcs.server.selection import Question, top_k
 
     weight = np.full(federation.num_clients, 1 / federation.num_clients)
     select, known = SELECTORS["fedpohcs"]().select, {}
@@ -154,9 +155,9 @@ def choices(
     choose: Choose, rounds: list[dict[int, Any]], defence: dict[str, Any], liar: int | None, scale: float
 ) -> list[frozenset[int]]:
     """Who is selected in each round, the cap counting what was selected before."""
-    from fedpohcs.config import DefenceConfig
-    from fedpohcs.defences import defended, remember
-    from fedpohcs.selection import Question
+    from fedpohcs.core.config import DefenceConfig
+    from fedpohcs.server.defences import defended, remember
+    from fedpohcs.server.selection import Question
 
     settings, recent, selected = DefenceConfig(**defence), (), []
     for number, tables in enumerate(rounds):
@@ -174,7 +175,7 @@ def overlap(ours: Sequence[frozenset[int]], theirs: Sequence[frozenset[int]], k:
 
 def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
     """Whole runs with a client that lies in phase one."""
-    from fedpohcs.config import AttackConfig, DefenceConfig
+    from fedpohcs.core.config import AttackConfig, DefenceConfig
 
     liar = 2 if arguments.quick else LIAR
     score, table = AttackConfig("lying-score", (liar,)), AttackConfig("inflated-table", (liar,), 100.0)
@@ -214,7 +215,7 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
 
 def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
     """Whole runs with one lying update a round."""
-    from fedpohcs.config import AttackConfig
+    from fedpohcs.core.config import AttackConfig
 
     lies = {"none": AttackConfig(), **{lie: AttackConfig(lie, "one-selected") for lie in LIES}}
     cells: dict[str, dict[str, Any]] = {}
@@ -239,8 +240,8 @@ def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
 
 def whole_runs(arguments: Any, name: str, seeds: int, changes: dict[str, Any]) -> list[Any]:
     """The runs of seeds 0, 1, ..., trained now unless they are there."""
-    from fedpohcs.grid import complete_run
-    from fedpohcs.storage import load_run
+    from fedpohcs.cli.grid import complete_run
+    from fedpohcs.runs.storage import load_run
 
     runs = []
     for seed in range(seeds):
@@ -253,8 +254,8 @@ def whole_runs(arguments: Any, name: str, seeds: int, changes: dict[str, Any]) -
 
 
 def is_complete(folder: Path) -> bool:
-    from fedpohcs.grid import read_progress
-    from fedpohcs.storage import is_run, read_config
+    from fedpohcs.cli.grid import read_progress
+    from fedpohcs.runs.storage import is_run, read_config
 
     return is_run(folder) and read_progress(folder).round == read_config(folder).rounds
 

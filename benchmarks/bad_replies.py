@@ -120,7 +120,7 @@ def is_mean(
 
 
 def _named(params: Any) -> dict[str, np.ndarray]:
-    from fedpohcs.storage import named_arrays
+    from fedpohcs.core.trees import named_arrays
 
     return named_arrays(params)
 

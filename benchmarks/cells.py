@@ -82,7 +82,7 @@ def by_width(run: Path, outlook: Outlook, episodes: int | None) -> list[tuple[fl
 
 def tables_of_width(executor: Any, server: Any, candidates: np.ndarray, width: float) -> Any:
     """The tables of the episodes that were played last, with cells of this width."""
-    from fedpohcs.randomness import Purpose
+    from fedpohcs.core.randomness import Purpose
 
     config = executor.config
     modelling = dataclasses.replace(config.modelling, observation_cell=width, action_cell=width)
@@ -93,8 +93,8 @@ def tables_of_width(executor: Any, server: Any, candidates: np.ndarray, width: f
 
 
 def row_of(outlook: Outlook, width: float, steps: float, tables: Any, others: Any) -> tuple[float, ...]:
-    from fedpohcs.heterogeneity import metric
-    from fedpohcs.selection import top_k
+    from fedpohcs.metrics import metric
+    from fedpohcs.server.selection import top_k
 
     candidates, k = np.array(outlook.candidates), len(outlook.random[0])
     weight = np.ones(len(candidates))

@@ -83,8 +83,8 @@ def name_of(run: Path) -> str:
 
 def look_ahead(run: Path, num_random: int) -> Outlook:
     """Try every selector's choice, and random ones, from where the run ended."""
-    from fedpohcs.rounds import ask_question
-    from fedpohcs.selection import SELECTORS
+    from fedpohcs.core.registries import SELECTORS
+    from fedpohcs.server.round import ask_question
 
     executor, server = restored(run)
     config = executor.config
@@ -112,10 +112,10 @@ def look_ahead(run: Path, num_random: int) -> Outlook:
 
 def restored(run: Path) -> tuple[Any, Any]:
     """Clients that record episodes, and the server, as the run left them."""
-    from fedpohcs.checkpoints import latest_checkpoint
     from fedpohcs.execution import make_executor
-    from fedpohcs.experiment import configure_jax
-    from fedpohcs.storage import RunFolder
+    from fedpohcs.runs.checkpoints import latest_checkpoint
+    from fedpohcs.runs.experiment import configure_jax
+    from fedpohcs.runs.storage import RunFolder
 
     with RunFolder.reopen(run, None) as folder:
         config, last_round = folder.config, folder.last_round()
@@ -144,9 +144,9 @@ def record_episodes(executor: Any, server: Any, first: int = OTHER_DRAWS) -> flo
 
 def returns_of(executor: Any, server: Any, choices: list[np.ndarray], candidates: np.ndarray) -> list[list[float]]:
     """Mean return of the policies that these choices would give, [choice][evaluation]."""
-    from fedpohcs.aggregation import aggregate
-    from fedpohcs.execution.mapping import take_clients
-    from fedpohcs.rounds import client_weight, update_weight
+    from fedpohcs.core.trees import take_clients
+    from fedpohcs.server.aggregation import aggregate
+    from fedpohcs.server.round import client_weight, update_weight
 
     federation, everyone = executor.config.federation, np.arange(executor.num_clients)
     rested = copied(executor.state)

@@ -62,7 +62,7 @@ def main() -> None:
 def small_config(case: str, num_clients: int, rounds: int) -> Any:
     """Of the preset `tabular`: what is measured is the way, not the work."""
     from fedpohcs import preset
-    from fedpohcs.config import ProtectionConfig
+    from fedpohcs.core.config import ProtectionConfig
 
     config = preset("tabular")
     sizes = {3: (3, 2), 60: (18, 6)}[num_clients]
@@ -80,7 +80,7 @@ def timed_run(case: str, num_clients: int, rounds: int) -> tuple[list[float], fl
     from fedpohcs import run_experiment
     from fedpohcs.deploy.app_folder import run_settings
     from fedpohcs.deploy.guardian import marked_processes
-    from fedpohcs.storage import load_run
+    from fedpohcs.runs.storage import load_run
 
     config, memory, start = small_config(case, num_clients, rounds), {}, time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,11 +130,11 @@ def note_memory(memory: dict[str, float], processes: list[int]) -> None:
 def message_bytes(preset_name: str) -> dict[str, int]:
     """Bytes of the arrays that one client and the server exchange in one round."""
     from fedpohcs import preset
+    from fedpohcs.core.trees import named_arrays
     from fedpohcs.deploy.client import RemoteClient
     from fedpohcs.deploy.protocol import EVALUATE, TRAIN, Request
     from fedpohcs.execution import make_executor
-    from fedpohcs.experiment import configure_jax
-    from fedpohcs.storage import named_arrays
+    from fedpohcs.runs.experiment import configure_jax
 
     config = preset(preset_name)
     config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, filter_warmup_steps=1000))

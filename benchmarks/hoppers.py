@@ -86,10 +86,10 @@ def small(config: Any) -> Any:
 
 
 def closed_loop(executor: Any, params: Any, episodes: int) -> Callable[[], int]:
-    from fedpohcs.envs.host import Play, Quota
-    from fedpohcs.envs.lockstep import LockstepCollector
-    from fedpohcs.envs.mujoco import MujocoSimulator
-    from fedpohcs.execution.mapping import take_clients
+    from fedpohcs.core.trees import take_clients
+    from fedpohcs.worlds.host import Play, Quota
+    from fedpohcs.worlds.lockstep import LockstepCollector
+    from fedpohcs.worlds.mujoco import MujocoSimulator
 
     world = executor.world
     models = [world.make_model(value) for value in world.values]
@@ -143,7 +143,7 @@ def gymnasium_loop(executor: Any, params: Any, num_steps: int) -> Callable[[], i
     import mujoco
     import numpy as np
 
-    from fedpohcs.execution.mapping import take_clients
+    from fedpohcs.core.trees import take_clients
     from fedpohcs.learners.filters import filter_observation
     from fedpohcs.learners.networks import action_distribution
 

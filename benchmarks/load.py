@@ -62,7 +62,7 @@ def config_of(name: str, quick: bool) -> Any:
 
 def measured(name: str, quick: bool) -> dict[str, Any]:
     """Inside the worker."""
-    from fedpohcs.experiment import start_training
+    from fedpohcs.runs.experiment import start_training
 
     start = time.perf_counter()
     training = start_training(config_of(name, quick))

@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def config_of(arguments: Any) -> Any:
-    from fedpohcs.presets import preset
+    from fedpohcs.core.presets import preset
 
     if arguments.preset == "mountain-cars":
         config = benchmark_config(quick=arguments.quick)
@@ -75,7 +75,7 @@ def config_of(arguments: Any) -> Any:
 
 def recorded(arguments: Any) -> tuple[list[dict[int, Any]], float]:
     """The tables of the candidates by round, and the median seconds of a round."""
-    from fedpohcs.types import WeightedAdvantage
+    from fedpohcs.core.types import WeightedAdvantage
 
     path = arguments.tables
     arrays = dict(np.load(path)) if path is not None and path.exists() else record(config_of(arguments))
@@ -92,7 +92,7 @@ def recorded(arguments: Any) -> tuple[list[dict[int, Any]], float]:
 
 def record(config: Any) -> dict[str, Any]:
     """Train, and keep every table on its way to the server."""
-    from fedpohcs.experiment import start_training
+    from fedpohcs.runs.experiment import start_training
 
     arrays: dict[str, Any] = {}
     training = start_training(config)
@@ -121,14 +121,14 @@ def sketched_scores(tables: Any, num_slots: int, seed: int) -> Any:
 
 def exact_scores(tables: Any, compared_pairs: str) -> Any:
     """Delta_n / ||S|| from the tables themselves."""
-    from fedpohcs.heterogeneity import selection_metric, stack_tables
+    from fedpohcs.metrics import selection_metric, stack_tables
 
     rows = stack_tables(tables, compared_pairs)
     return selection_metric(rows, np.ones(len(tables))) / np.sqrt(np.sum(rows.mean(axis=0) ** 2))
 
 
 def measure_agreement(rounds: list[dict[int, Any]], k: int) -> dict[str, list[tuple[Any, float, float]]]:
-    from fedpohcs.config import ProtectionConfig
+    from fedpohcs.core.config import ProtectionConfig
     from fedpohcs.privacy.differential import protected_level
     from fedpohcs.privacy.terms import RESERVED_WORDS
 
@@ -165,7 +165,7 @@ def measure_agreement(rounds: list[dict[int, Any]], k: int) -> dict[str, list[tu
 
 def overlap(ours: list[Any], theirs: list[Any], k: int) -> tuple[float, float]:
     """Mean share of the K that both choose, and how often they choose the same K. Ties go to the lower place."""
-    from fedpohcs.selection import top_k
+    from fedpohcs.server.selection import top_k
 
     pairs = [
         (set(top_k(np.arange(len(a)), a, k).tolist()), set(top_k(np.arange(len(b)), b, k).tolist()))
@@ -199,13 +199,13 @@ class Stored:
     """An executor whose clients have measured before."""
 
     def __init__(self, rounds: list[dict[int, Any]], num_clients: int) -> None:
-        from fedpohcs.execution.base import MostSteps
+        from fedpohcs.server.protocols import MostSteps
 
         self.rounds, self.num_clients, self.number = rounds, num_clients, 0
         self.most_steps = MostSteps(0, 0)  # nobody plays
 
     def measure(self, params: Any, number: int, clients: Any, names: Any) -> Any:
-        from fedpohcs.types import CandidateMetrics
+        from fedpohcs.core.types import CandidateMetrics
 
         tables = tuple(self.rounds[self.number][client] for client in clients.tolist())
         return CandidateMetrics(clients, weighted_advantage=tables)
@@ -253,7 +253,7 @@ PHASES = ("two-phase", "one-phase")
 
 def plain_cost(tables: list[Any]) -> tuple[float, float, float]:
     """Of the server's work on tables it received."""
-    from fedpohcs.heterogeneity import selection_metric, stack_tables
+    from fedpohcs.metrics import selection_metric, stack_tables
 
     start = time.process_time()
     selection_metric(stack_tables(tables), np.ones(len(tables)))

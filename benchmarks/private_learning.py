@@ -29,7 +29,7 @@ def main() -> None:
     from fedpohcs.analysis.groups import load_groups
     from fedpohcs.analysis.rendering import print_tables
     from fedpohcs.analysis.tables import statistics_tables
-    from fedpohcs.grid import complete_run
+    from fedpohcs.cli.grid import complete_run
 
     for seed in range(arguments.seeds):
         for name in WAYS:

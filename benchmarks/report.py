@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from _common import Figure, Goal, argument_parser, benchmark_config, machine_facts, write_results
 
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.storage import RunFolder
-from fedpohcs.types import Evaluation, RoundRecord, Selection
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.types import Evaluation, RoundRecord, Selection
+from fedpohcs.runs.storage import RunFolder
 
 SELECTORS = ("fedavg", "power-of-choice", "gradient-norm", "fedpohcs")
 SCORES = ("selection_metric", "learning_potential", "heterogeneity", "similarity")

@@ -85,9 +85,9 @@ def program_contender(executor: Any, params: Any) -> Callable[[], int]:
     import jax
     import numpy as np
 
+    from fedpohcs.core.randomness import Purpose, device_key
     from fedpohcs.execution.mapping import compiled_for_groups
     from fedpohcs.learners.client import Own, Shared
-    from fedpohcs.randomness import Purpose, device_key
 
     program = compiled_for_groups(executor.learner, "evaluate", 1, executor.config.groups)
     shared = Shared(params, device_key(0, Purpose.EVALUATION), executor.learner.schedule(0))

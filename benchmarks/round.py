@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def selector_names() -> list[str]:
-    from fedpohcs.selection import SELECTORS
+    from fedpohcs.core.registries import SELECTORS
 
     return list(SELECTORS)
 
@@ -61,7 +61,7 @@ def take_turns(selectors: Sequence[str], rounds: int, quick: bool) -> dict[str, 
 
 
 def timed_rounds(selector: str, rounds: int, quick: bool) -> Iterator[dict[str, float]]:
-    from fedpohcs.experiment import start_training
+    from fedpohcs.runs.experiment import start_training
 
     run = start_training(replace(benchmark_config(selector, quick=quick), rounds=rounds)).remaining_rounds()
     next(run)  # round 0: evaluates the untrained policy

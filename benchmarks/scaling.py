@@ -55,7 +55,7 @@ def sized_config(num_clients: int, quick: bool) -> Any:
 
 def expected_gb(num_clients: int, quick: bool) -> float:
     """Memory of the episodes kept, and of those being played."""
-    from fedpohcs.envs import world_class
+    from fedpohcs.worlds import world_class
 
     config = sized_config(num_clients, quick)
     steps = num_clients * config.federation.evaluation_episodes * world_class(config.world).horizon
@@ -64,7 +64,7 @@ def expected_gb(num_clients: int, quick: bool) -> float:
 
 def time_population(num_clients: int, quick: bool) -> dict[str, Any]:
     """Inside the worker."""
-    from fedpohcs.experiment import start_training
+    from fedpohcs.runs.experiment import start_training
 
     start = time.perf_counter()
     run = start_training(sized_config(num_clients, quick)).remaining_rounds()

@@ -118,12 +118,12 @@ def import_everything(groups: int) -> None:
 
     configure_jax(groups)
     import fedpohcs.execution.in_process
-    import fedpohcs.rounds  # noqa: F401
+    import fedpohcs.server.round  # noqa: F401
 
 
 def time_phases(config: Any) -> dict[str, float]:
     """Rounds 0 and 1 with a new executor."""
-    from fedpohcs.experiment import start_training
+    from fedpohcs.runs.experiment import start_training
 
     start = time.perf_counter()
     rounds = start_training(config).remaining_rounds()

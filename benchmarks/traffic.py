@@ -45,8 +45,8 @@ def processor_seconds() -> float:
 
 
 def played_rate(episodes: int, *, with_traci: bool) -> float:
-    from fedpohcs.envs.host import Quota
-    from fedpohcs.envs.workers import Player
+    from fedpohcs.worlds.host import Quota
+    from fedpohcs.worlds.workers import Player
 
     world, plays = make_plays(with_traci)
     before = processor_seconds()
@@ -56,8 +56,8 @@ def played_rate(episodes: int, *, with_traci: bool) -> float:
 
 
 def collected_rate(episodes: int) -> float:
-    from fedpohcs.envs.host import Quota
-    from fedpohcs.envs.workers import WorkerCollector
+    from fedpohcs.worlds.host import Quota
+    from fedpohcs.worlds.workers import WorkerCollector
 
     world, plays = make_plays(with_traci=False)
     collector = WorkerCollector(world)
@@ -74,11 +74,11 @@ def make_plays(with_traci: bool) -> tuple[Any, list[Any]]:
     """The ten areas, and a policy with random weights for each."""
     import numpy as np
 
-    from fedpohcs.envs.hongkong.areas import AREAS
-    from fedpohcs.envs.hongkong.world import HongKong
-    from fedpohcs.envs.host import Play
     from fedpohcs.learners.filters import init_filters
     from fedpohcs.learners.networks import Dense, PolicyParams
+    from fedpohcs.worlds.hongkong.areas import AREAS
+    from fedpohcs.worlds.hongkong.world import HongKong
+    from fedpohcs.worlds.host import Play
 
     world = traci_world() if with_traci else HongKong("areas", len(AREAS))
     generator = np.random.default_rng(0)
@@ -96,9 +96,9 @@ def traci_world() -> Any:
     import sumo
     import traci
 
-    from fedpohcs.envs.hongkong.areas import AREAS
-    from fedpohcs.envs.hongkong.simulation import Traffic
-    from fedpohcs.envs.hongkong.world import HongKong
+    from fedpohcs.worlds.hongkong.areas import AREAS
+    from fedpohcs.worlds.hongkong.simulation import Traffic
+    from fedpohcs.worlds.hongkong.world import HongKong
 
     class OverTraci:
         """TraCI, with the program named by its full path and the same interface as libsumo."""

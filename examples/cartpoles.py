@@ -6,7 +6,7 @@ from pathlib import Path
 import gymnasium
 
 from fedpohcs import FederationConfig, preset, run_experiment
-from fedpohcs.experiment import History
+from fedpohcs.runs.experiment import History
 
 NUM_CLIENTS = 20
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.cli import main as fedpohcs
-from fedpohcs.selection import SELECTORS, Question, Selector, heterogeneity_scores, top_k
-from fedpohcs.types import CandidateMetrics, Selection
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.types import CandidateMetrics, Selection
+from fedpohcs.server.selection import Question, Selector, heterogeneity_scores, top_k
 
 FAIRNESS = 0.5  # 0: only Delta_n counts; 1: only how often a client has trained
 

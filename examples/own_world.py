@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpohcs import ExperimentConfig, FederationConfig, LearnerConfig, run_experiment
-from fedpohcs.envs import WORLDS
-from fedpohcs.envs.base import ContinuousActions, TracedWorld, Transition
-from fedpohcs.experiment import History
+from fedpohcs.core.registries import WORLDS
+from fedpohcs.runs.experiment import History
+from fedpohcs.worlds.base import ContinuousActions, TracedWorld, Transition
 
 LARGEST_DRAG = {"none": 0.0, "low": 0.5, "high": 2.0}
 TIME_STEP = 0.1

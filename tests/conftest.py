@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.core.types import Evaluation, RoundRecord, Selection
 from fedpohcs.execution.devices import configure_jax
-from fedpohcs.presets import preset
-from fedpohcs.storage import RunFolder
-from fedpohcs.types import Evaluation, RoundRecord, Selection
+from fedpohcs.runs.storage import RunFolder
 
 MakeRun = Callable[..., Path]
 

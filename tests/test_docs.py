@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from conftest import made_up_records
-from fedpohcs import experiment
-from fedpohcs.aggregation import AGGREGATORS
 from fedpohcs.cli import main
-from fedpohcs.config import (
+from fedpohcs.core.config import (
     AttackConfig,
     DefenceConfig,
     ExperimentConfig,
@@ -25,12 +23,12 @@ from fedpohcs.config import (
     ProtectionConfig,
     TrafficConfig,
 )
-from fedpohcs.envs import WORLDS, world_levels
-from fedpohcs.execution.attacked import ATTACKS
-from fedpohcs.presets import PRESETS
-from fedpohcs.selection import SELECTORS, Question
-from fedpohcs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
-from fedpohcs.types import CandidateMetrics, WeightedAdvantage
+from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
+from fedpohcs.runs import experiment
+from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
+from fedpohcs.server.selection import Question
+from fedpohcs.worlds import world_levels
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -71,17 +69,16 @@ def anchors(page: Path) -> set[str]:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Put back what an example registers."""
-    before = [(registry, dict(registry)) for registry in (SELECTORS, WORLDS, PRESETS, AGGREGATORS, ATTACKS)]
+    before = [(registry, dict(registry.entries)) for registry in (SELECTORS, WORLDS, PRESETS, AGGREGATORS, ATTACKS)]
     yield
     for registry, entries in before:
-        registry.clear()
-        registry.update(entries)
+        registry.entries = entries
 
 
 @pytest.fixture
 def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training replaced by made-up records, in this process."""
-    monkeypatch.setattr("fedpohcs.comparison.available_cores", lambda: [0])
+    monkeypatch.setattr("fedpohcs.cli.compare.available_cores", lambda: [0])
 
     def run(config: ExperimentConfig, out: Path, *, overwrite: bool = False, observers: Sequence, **rest: int) -> None:
         folder = RunFolder.create(out, config, overwrite)
@@ -272,7 +269,7 @@ def test_every_name_of_the_paper_map_exists() -> None:
 
 def exists(name: str) -> bool:
     """Whether a dotted name, relative to the package or to a module the map names in full, leads to something."""
-    homes = ("", "config.", "execution.in_process.", "execution.base.")
+    homes = ("", "core.config.", "execution.in_process.", "server.protocols.")
     return any(_resolves(f"fedpohcs.{home}{name.removeprefix('fedpohcs.')}".split(".")) for home in homes)
 
 

@@ -16,12 +16,12 @@ import pytest
 
 from conftest import MakeRun, made_up_records
 from fedpohcs.cli import main
-from fedpohcs.config import ExperimentConfig, FederationConfig
-from fedpohcs.errors import UserError
-from fedpohcs.experiment import resume_experiment, run_experiment
-from fedpohcs.presets import preset
-from fedpohcs.storage import RunFolder, load_run
-from fedpohcs.types import RoundRecord
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.presets import preset
+from fedpohcs.core.types import RoundRecord
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
+from fedpohcs.runs.storage import RunFolder, load_run
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=2)
 CONFIG = replace(preset("tabular", selector="power-of-choice"), rounds=5, federation=SMALL)

@@ -1,14 +1,17 @@
 """Federated reinforcement learning with heterogeneity-aware client selection.
 
-Names are imported when first used, so that `import fedpohcs` and the command line start at once.
+The names below are the public ones. They are imported when first used, so that `import fedpohcs` and the command line
+start at once.
 """
 
 from typing import TYPE_CHECKING
 
-from fedpohcs.lazy import importer
+from fedpohcs.core.lazy import importer
+from fedpohcs.core.moved import redirect_old_names
+from fedpohcs.core.version import __version__
 
 if TYPE_CHECKING:
-    from fedpohcs.config import (
+    from fedpohcs.core.config import (
         AttackConfig,
         DefenceConfig,
         ExperimentConfig,
@@ -18,12 +21,16 @@ if TYPE_CHECKING:
         ProtectionConfig,
         TrafficConfig,
     )
-    from fedpohcs.experiment import resume_experiment, run_experiment
-    from fedpohcs.presets import preset
-
-__version__ = "0.1.0"
+    from fedpohcs.core.presets import preset
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.runs.experiment import resume_experiment, run_experiment
 
 __all__ = [
+    "AGGREGATORS",
+    "ATTACKS",
+    "PRESETS",
+    "SELECTORS",
+    "WORLDS",
     "AttackConfig",
     "DefenceConfig",
     "ExperimentConfig",
@@ -41,12 +48,14 @@ __all__ = [
 __getattr__ = importer(
     __name__,
     {
-        "config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
+        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
         "ProtectionConfig TrafficConfig",
-        "experiment": "resume_experiment run_experiment",
-        "presets": "preset",
+        "core.presets": "preset",
+        "core.registries": "AGGREGATORS ATTACKS PRESETS SELECTORS WORLDS",
+        "runs.experiment": "resume_experiment run_experiment",
     },
 )
+redirect_old_names(__name__)
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpohcs.config import ExperimentConfig, FederationConfig
-from fedpohcs.presets import preset
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.presets import preset
 
 
 @pytest.fixture

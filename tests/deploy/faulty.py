@@ -14,12 +14,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.trees import take_clients
 from fedpohcs.deploy.client import RemoteClient
 from fedpohcs.deploy.codec import params_from_record, to_record
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, TRAIN, Request, answer_values, request_from, rules_of
 from fedpohcs.execution import make_executor
-from fedpohcs.execution.mapping import take_clients
 
 FAULTS = (
     "the question is lost",

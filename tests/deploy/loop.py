@@ -8,7 +8,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.deploy.client_app import app as own_app
 from fedpohcs.deploy.keys import Keys
 from fedpohcs.deploy.protocol import config_text

@@ -13,16 +13,17 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpohcs.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import RoundRecord, ServerState
 from fedpohcs.deploy.codec import to_record
 from fedpohcs.deploy.executor import QUARANTINE_ROUNDS, FlowerExecutor, Limits
 from fedpohcs.deploy.protocol import TRAIN, Request, answer_values, request_from, rules_of
 from fedpohcs.learners.ppo import UpdateInfo
-from fedpohcs.presets import preset
-from fedpohcs.rounds import run_round
-from fedpohcs.selection import SELECTORS
-from fedpohcs.storage import RunFolder, load_run, named_arrays
-from fedpohcs.types import RoundRecord, ServerState
+from fedpohcs.runs.storage import RunFolder, load_run
+from fedpohcs.server.round import run_round
 
 from .kinds import KINDS, Reply, sound_replies
 

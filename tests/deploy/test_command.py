@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedpohcs.cli import main
+from fedpohcs.core.presets import preset
 from fedpohcs.deploy.protocol import config_from_text, config_text, rules_of
-from fedpohcs.presets import preset
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:

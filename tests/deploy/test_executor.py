@@ -13,12 +13,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedpohcs.config import AttackConfig, DefenceConfig, ExperimentConfig
+from fedpohcs.core.config import AttackConfig, DefenceConfig, ExperimentConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.types import RoundRecord
 from fedpohcs.deploy import executor as module
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
-from fedpohcs.errors import UserError
-from fedpohcs.experiment import Training, resume_experiment, run_experiment, start_training
-from fedpohcs.types import RoundRecord
+from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
 from .loop import LoopGrid
 

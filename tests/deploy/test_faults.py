@@ -11,16 +11,16 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedpohcs.config import FederationConfig
+from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import CandidateMetrics, RoundRecord
 from fedpohcs.deploy.codec import table_from_arrays
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN
-from fedpohcs.experiment import start_training
-from fedpohcs.presets import preset
-from fedpohcs.rounds import ask_question
-from fedpohcs.selection import SELECTORS
-from fedpohcs.storage import named_arrays
-from fedpohcs.types import CandidateMetrics, RoundRecord
+from fedpohcs.runs.experiment import start_training
+from fedpohcs.server.round import ask_question
 
 from .faulty import KINDS, FaultyGrid
 

@@ -13,16 +13,16 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from fedpohcs.config import ExperimentConfig, FederationConfig, ProtectionConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ProtectionConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.presets import preset
+from fedpohcs.core.types import RoundRecord
 from fedpohcs.deploy.executor import Limits
 from fedpohcs.deploy.keys import Keys, load_identity, load_members, make_keys
 from fedpohcs.deploy.member import FILE
 from fedpohcs.deploy.private import make_flower_executor
-from fedpohcs.errors import UserError
-from fedpohcs.experiment import Training, resume_experiment, run_experiment, start_training
-from fedpohcs.presets import preset
 from fedpohcs.privacy.messages import Kind, parse
-from fedpohcs.types import RoundRecord
+from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
 from .loop import LoopGrid, node_config
 from .test_executor import SHORT, Interrupted, StopAfter, assert_same, in_process, tables
@@ -123,7 +123,7 @@ def test_secrets_stay_on_the_node_for_its_owner_alone(config: ExperimentConfig, 
 
     grid.fault = listen
     list(training_on(grid, config, keys).remaining_rounds())
-    from fedpohcs.checkpoints import from_bytes
+    from fedpohcs.runs.checkpoints import from_bytes
 
     files = list(states.glob(f"*/client-*/{FILE}"))
     assert len(files) == 6

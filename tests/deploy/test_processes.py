@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedpohcs.config import ExperimentConfig, FederationConfig, ProtectionConfig
+from fedpohcs.cli.grid import read_progress
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ProtectionConfig
+from fedpohcs.core.presets import preset
 from fedpohcs.deploy.app_folder import run_settings
 from fedpohcs.deploy.guardian import marked_processes
 from fedpohcs.deploy.keys import make_keys
 from fedpohcs.deploy.local import LocalFleet, find_program, free_port
-from fedpohcs.experiment import run_experiment
-from fedpohcs.grid import read_progress
-from fedpohcs.presets import preset
-from fedpohcs.storage import load_run
+from fedpohcs.runs.experiment import run_experiment
+from fedpohcs.runs.storage import load_run
 
 SMALL = FederationConfig(num_clients=3, num_candidates=3, num_selected=2, evaluation_episodes=8)
 PLAIN = replace(preset("tabular"), rounds=2, federation=SMALL)

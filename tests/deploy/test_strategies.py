@@ -15,10 +15,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import validate
 
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.deploy.strategies import FedPOHCS, GradientNorm, PowerOfChoice, table_record
-from fedpohcs.errors import UserError
-from fedpohcs.selection import SELECTORS, Question
-from fedpohcs.types import CandidateMetrics, WeightedAdvantage
+from fedpohcs.server.selection import Question
 
 from .loop import AppGrid
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpohcs.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.types import RoundRecord
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.execution.mapping import ClientError, OneByOneMap
-from fedpohcs.experiment import start_training
-from fedpohcs.heterogeneity import heterogeneity, learning_potential, stack_tables
-from fedpohcs.presets import preset
-from fedpohcs.selection import SELECTORS
-from fedpohcs.types import RoundRecord
+from fedpohcs.metrics import heterogeneity, learning_potential, stack_tables
+from fedpohcs.runs.experiment import start_training
 
 SMALL = FederationConfig(num_clients=7, num_candidates=5, num_selected=3, evaluation_episodes=8)
 CONFIG = replace(preset("tabular"), rounds=3, federation=SMALL)

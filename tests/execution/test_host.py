@@ -11,17 +11,17 @@ import pytest
 pytest.importorskip("mujoco")
 
 from fedpohcs.cli import main
-from fedpohcs.envs.host import Play, Played, Quota, episode_generator
-from fedpohcs.envs.mujoco import Hoppers, Parameter
-from fedpohcs.errors import UserError
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.presets import preset
+from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.host import HostExecutor, first_of_episodes
-from fedpohcs.experiment import resume_experiment, run_experiment
 from fedpohcs.learners.filters import filter_observation, init_filters
 from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
-from fedpohcs.learners.trajectory import Status, Trajectory
-from fedpohcs.presets import preset
-from fedpohcs.storage import load_run
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
+from fedpohcs.runs.storage import load_run
+from fedpohcs.worlds.host import Play, Played, Quota, episode_generator
+from fedpohcs.worlds.mujoco import Hoppers, Parameter
 
 WORLD = Hoppers("medium", 5)
 POLICIES = [
@@ -249,7 +249,7 @@ def test_tables_are_made_of_episodes_played_apart_when_asked_for() -> None:
 
 
 def test_without_mujoco_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
-    monkeypatch.setattr("fedpohcs.envs.mujoco.find_spec", lambda name: None)
+    monkeypatch.setattr("fedpohcs.worlds.mujoco.find_spec", lambda name: None)
     assert main(["train", "hoppers", "--out", str(tmp_path / "run")]) == 2
     assert "pip install 'fedpohcs[mujoco]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpohcs.config import LearnerConfig
+from fedpohcs.core.config import LearnerConfig
 from fedpohcs.learners.distributions import Gaussian, categorical
 from fedpohcs.learners.gae import generalised_advantage
 from fedpohcs.learners.ppo import (

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
+from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import Kind, parse
 from fedpohcs.privacy.server import Outcome, PrivateServer
 from fedpohcs.privacy.sketch import count_sketch, relative_metric, sketch_seed
 from fedpohcs.privacy.terms import Parameters
-from fedpohcs.types import WeightedAdvantage
 
 POLICY = bytes(range(32))
 RUN = bytes(32)

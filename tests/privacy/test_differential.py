@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy.differential import discrete_laplace, num_levels, privacy_loss, protected_level, score_of_level
 from fedpohcs.privacy.errors import RefusedError
 

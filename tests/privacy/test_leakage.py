@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, rankdata
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
+from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.messages import Kind, parse
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
-from fedpohcs.types import WeightedAdvantage
 from privacy.federation import RUN, Federation
 
 WINDOW = 8

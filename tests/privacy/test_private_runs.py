@@ -9,14 +9,15 @@ import pytest
 
 from fedpohcs.analysis.communication import traffic
 from fedpohcs.cli import main
-from fedpohcs.config import ExperimentConfig, ModellingConfig, ProtectionConfig
-from fedpohcs.errors import UserError
-from fedpohcs.experiment import Training, check_names, resume_experiment, run_experiment, start_training
-from fedpohcs.presets import preset
+from fedpohcs.core.config import ExperimentConfig, ModellingConfig, ProtectionConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.types import CandidateMetrics
 from fedpohcs.privacy.messages import Kind, parse
-from fedpohcs.selection import SELECTORS, Question
-from fedpohcs.storage import Run, load_run
-from fedpohcs.types import CandidateMetrics
+from fedpohcs.runs.experiment import Training, check_names, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.storage import Run, load_run
+from fedpohcs.server.selection import Question
 
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
 CONFIG = replace(preset("tabular"), rounds=3, privacy="masked", protection=COHORT)

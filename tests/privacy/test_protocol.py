@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
+from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import HEADER, Kind, Message, parse
 from fedpohcs.privacy.server import Gathering
 from fedpohcs.privacy.terms import MAX_ATTEMPTS, Invitation, read_invitation
-from fedpohcs.types import WeightedAdvantage
 from privacy.federation import POLICY, SMALL, Federation, deliver, make_table, only
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from fedpohcs.heterogeneity import selection_metric, stack_tables
+from fedpohcs.core.types import WeightedAdvantage
+from fedpohcs.metrics import selection_metric, stack_tables
 from fedpohcs.privacy.sketch import FixedPoint, count_sketch, relative_metric, sketch_seed
-from fedpohcs.types import WeightedAdvantage
 from privacy.federation import RUN, make_table
 
 

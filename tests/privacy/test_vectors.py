@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
+from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.masking import Lanes, keystream
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
 from fedpohcs.privacy.terms import Invitation, Parameters, session_name
-from fedpohcs.types import WeightedAdvantage
 
 SPECIFICATION = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ZEROS = bytes(32)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from fedpohcs.errors import UserError
+from fedpohcs.core.errors import UserError
 from fedpohcs.theory import operators, worlds
 from fedpohcs.theory.iteration import Faults, measured_errors, run_fapi, selected_weights
 from fedpohcs.theory.levels import closest_clients, levels_of

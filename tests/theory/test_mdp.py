@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from fedpohcs.errors import UserError
+from fedpohcs.core.errors import UserError
 from fedpohcs.theory import operators, worlds
 from fedpohcs.theory.levels import central_clients, closest_clients, distance_under, levels_of
 from fedpohcs.theory.mdp import Federation, SparseFederation, TabularMDP

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedpohcs.cli import main
-from fedpohcs.errors import UserError
+from fedpohcs.cli.theory import FIGURES
+from fedpohcs.core.errors import UserError
 from fedpohcs.theory import bounds, rates
 from fedpohcs.theory.claims import CLAIMS, ratios
-from fedpohcs.theory.command import FIGURES
 from fedpohcs.theory.instances import Case, Size, draw, groups, load_instance, take, vary
 from fedpohcs.theory.verify import check_stored, save_worst, verify_claims
 

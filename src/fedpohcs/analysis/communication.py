@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.errors import UserError
-from fedpohcs.storage import FILTER_PREFIX, Run
-from fedpohcs.types import Vector
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.types import Vector
+from fedpohcs.runs.storage import FILTER_PREFIX, Run
 
 STEP_COUNT_BYTES = RETURN_BYTES = 8
 ASKED_METRICS = ("upload_bytes", "download_bytes", "attempts", "privacy_loss")
@@ -95,7 +95,7 @@ def _expected_weight_bytes(config: ExperimentConfig) -> float:
 
 @cache
 def _fresh_weight_bytes(world_name: str, hidden_sizes: tuple[int, ...]) -> float:
-    from fedpohcs.envs import world_class
+    from fedpohcs.worlds import world_class
 
     world = world_class(world_name)
     import jax

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.config import to_dict
-from fedpohcs.errors import UserError
-from fedpohcs.storage import Run, find_runs, load_run
-from fedpohcs.types import Vector
+from fedpohcs.core.config import to_dict
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.types import Vector
+from fedpohcs.runs.storage import Run, find_runs, load_run
 
 
 class Group(NamedTuple):

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.types import Vector
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.types import Vector
 
 
 class Reference(NamedTuple):
@@ -18,8 +18,8 @@ def reference_of(config: ExperimentConfig) -> Reference | None:
     """The reference for runs with this config; None where there is none."""
     if config.world != "hongkong":
         return None
-    from fedpohcs.envs.hongkong.areas import AREAS
-    from fedpohcs.envs.hongkong.reference import idm_reference
+    from fedpohcs.worlds.hongkong.areas import AREAS
+    from fedpohcs.worlds.hongkong.reference import idm_reference
 
     num_clients = config.federation.num_clients
     returns = idm_reference(config.traffic, num_clients)

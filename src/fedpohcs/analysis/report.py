@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpohcs import __version__
 from fedpohcs.analysis.communication import traffic
 from fedpohcs.analysis.groups import Group, by_level
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.analysis.tables import CLOCKS, make_scope, statistics_tables, summarise
-from fedpohcs.config import to_dict
-from fedpohcs.errors import UserError
-from fedpohcs.storage import LAST_ROUNDS, Run
+from fedpohcs.core.config import to_dict
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.version import __version__
+from fedpohcs.runs.storage import LAST_ROUNDS, Run
 
 SCRIPTS = ("charts.js", "overview.js", "inside.js", "report.js")  # the last one starts
 MIRRORED_METRICS = {"similarity"}  # minus the heterogeneity: nothing a reader does not see already

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
 
-from fedpohcs.types import Vector
+from fedpohcs.core.types import Vector
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 10_000  # where there are too many to enumerate

@@ -24,10 +24,10 @@ from fedpohcs.analysis.statistics import (
     summarise_reached,
 )
 from fedpohcs.analysis.trust import trust_figures
-from fedpohcs.errors import require_known
-from fedpohcs.presets import RETURN_THRESHOLDS
-from fedpohcs.storage import LAST_ROUNDS, Run
-from fedpohcs.types import Vector
+from fedpohcs.core.errors import require_known
+from fedpohcs.core.presets import RETURN_THRESHOLDS
+from fedpohcs.core.types import Vector
+from fedpohcs.runs.storage import LAST_ROUNDS, Run
 
 PAPER_ID_GROUPS = ((1, 10), (11, 20), (21, 39), (40, 50), (51, 60))
 """Client ids as the paper counts them, from 1; they apply to its sixty clients."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedpohcs.storage import Run
-from fedpohcs.types import Vector
+from fedpohcs.core.types import Vector
+from fedpohcs.runs.storage import Run
 
 
 def trust_figures(run: Run) -> dict[str, float]:

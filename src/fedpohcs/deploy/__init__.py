@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from fedpohcs.errors import UserError
+from fedpohcs.core.errors import UserError
 
 
 def require_flower(*, simulation: bool = False) -> None:

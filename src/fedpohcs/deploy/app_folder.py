@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from fedpohcs import __version__
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.version import __version__
 from fedpohcs.deploy.protocol import config_text
 
 PUBLISHER, APP_NAME = "fedpohcs", "fedpohcs-app"

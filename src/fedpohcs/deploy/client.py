@@ -14,20 +14,19 @@ from typing import Any
 
 import numpy as np
 
-import fedpohcs.heterogeneity.prediction  # noqa: F401 - types that a stored state may name
-from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import require
+from fedpohcs.core.files import replace_file
+from fedpohcs.core.trees import named_arrays, take_clients
+from fedpohcs.core.types import CandidateMetrics, Params
 from fedpohcs.deploy.member import Member
 from fedpohcs.deploy.node import run_folder
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
-from fedpohcs.errors import require
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
-from fedpohcs.execution.mapping import take_clients
 from fedpohcs.execution.private import policy_digest
-from fedpohcs.execution.replies import table_arrays
-from fedpohcs.storage import named_arrays
-from fedpohcs.types import CandidateMetrics, Params
+from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
+from fedpohcs.server.replies import table_arrays
 
 ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2}
 """In which order a round's number meets a client: its policy is evaluated, measured, and trained from."""

@@ -10,7 +10,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError
 from fedpohcs.deploy.codec import from_record, params_from_record, to_record
 from fedpohcs.deploy.node import logical_client, member_of, state_folder
 from fedpohcs.deploy.protocol import (
@@ -22,7 +23,6 @@ from fedpohcs.deploy.protocol import (
     request_from,
     rules_of,
 )
-from fedpohcs.errors import UserError
 
 app = ClientApp()
 
@@ -48,14 +48,14 @@ def answer(message: Message, context: Context) -> Message:
 
 def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
     """Play, measure or train."""
-    from fedpohcs.experiment import check_names, configure_jax
-    from fedpohcs.selection import SELECTORS
+    from fedpohcs.core.registries import SELECTORS
+    from fedpohcs.runs.experiment import check_names, configure_jax
 
     check_names(config)
     configure_jax(1)
     from fedpohcs.deploy.client import RemoteClient
-    from fedpohcs.envs import make_world
     from fedpohcs.execution.clients import fresh_params, make_learner
+    from fedpohcs.worlds import make_world
 
     record = bool(SELECTORS[config.selector]().requires - {"mean_return"})
     template = fresh_params(make_learner(config, make_world(config)), config.seed)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fedpohcs.execution.replies import Received, checked_arrays, expected_like
-from fedpohcs.storage import named_arrays
-from fedpohcs.types import WeightedAdvantage
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import WeightedAdvantage
+from fedpohcs.server.replies import Received, checked_arrays, expected_like
 
 PLAIN = "fedpohcs.plain"  # how the bytes of an array are laid out: one after the other, first axis slowest
 
@@ -38,7 +38,7 @@ def params_from_record(record: ArrayRecord, template: Any) -> Any:
 
 def table_from_arrays(arrays: Mapping[str, np.ndarray]) -> WeightedAdvantage:
     """A client's table back."""
-    from fedpohcs.heterogeneity.prediction import AdvantagePredictor
+    from fedpohcs.metrics.prediction import AdvantagePredictor
 
     fill = {name: arrays[f"fill/{name}"] for name in AdvantagePredictor._fields if f"fill/{name}" in arrays}
     return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill) if fill else None)

@@ -15,17 +15,18 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
 from fedpohcs.deploy import protocol
 from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, PRIVATE, TRAIN, Request
-from fedpohcs.envs import make_world
-from fedpohcs.envs.host import HostWorld
-from fedpohcs.errors import UserError, require
-from fedpohcs.execution.base import RemoteClients
 from fedpohcs.execution.clients import fresh_params, make_learner, most_steps
-from fedpohcs.execution.replies import (
+from fedpohcs.learners.ppo import UpdateInfo
+from fedpohcs.server.protocols import RemoteClients
+from fedpohcs.server.replies import (
     BOUNDED,
     COUNT,
     NUMBER,
@@ -38,9 +39,8 @@ from fedpohcs.execution.replies import (
     expected_like,
     table_rules,
 )
-from fedpohcs.learners.ppo import UpdateInfo
-from fedpohcs.storage import named_arrays
-from fedpohcs.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
+from fedpohcs.worlds import make_world
+from fedpohcs.worlds.host import HostWorld
 
 MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must look
 QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right

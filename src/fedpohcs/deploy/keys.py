@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpohcs.errors import UserError, require
+from fedpohcs.core.errors import UserError, require
 
 AUTHORITY, CERTIFICATE, SERVER_KEY, MEMBERS = "ca.pem", "server.pem", "server.key", "members"
 

@@ -11,10 +11,10 @@ import uuid
 from pathlib import Path
 from typing import Any, Literal
 
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy.app_folder import write_app
 from fedpohcs.deploy.guardian import MARK, end_processes, marked_processes, start_guardian
 from fedpohcs.deploy.keys import Keys, make_keys
-from fedpohcs.errors import UserError, require
 
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_START = 180.0

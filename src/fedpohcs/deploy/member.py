@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.checkpoints import Checkpoint, DamagedError, from_bytes, replace_file, to_bytes
+from fedpohcs.core.files import replace_file
+from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.client import Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
-from fedpohcs.types import WeightedAdvantage
+from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
 
 FILE = "session.secret"
 log = logging.getLogger("fedpohcs")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.errors import UserError, require
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
 
 if TYPE_CHECKING:  # only where selection is private
     from fedpohcs.deploy.member import Member

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy.local import LOOPBACK, QUIET, find_program, free_port
-from fedpohcs.errors import UserError, require
 
 SECONDS_A_LOOK = 0.2
 SECONDS_TO_STOP = 10.0

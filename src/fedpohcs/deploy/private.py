@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from flwr.serverapp import Grid
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.types import CandidateMetrics, ClientIds, Evaluation, Params
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.executor import QUARANTINE_ROUNDS, TABLE, FlowerExecutor, Limits
-from fedpohcs.errors import UserError
-from fedpohcs.execution.base import Executor, RemoteClients
 from fedpohcs.execution.private import SCALARS, PrivateExecutor, PrivateSnapshot, policy_digest
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import Kind, parse
-from fedpohcs.rounds import client_weight
-from fedpohcs.types import CandidateMetrics, ClientIds, Evaluation, Params
+from fedpohcs.server.protocols import Executor, RemoteClients
+from fedpohcs.server.round import client_weight
 
 NOBODY: tuple[int, dict[int, float]] = (-1, {})
 

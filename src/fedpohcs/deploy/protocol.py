@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedpohcs import __version__
-from fedpohcs.checkpoints import FREE_KEYS
-from fedpohcs.config import ExperimentConfig, from_dict, to_dict
-from fedpohcs.errors import UserError
-from fedpohcs.execution.replies import BadReplyError, Stamp
+from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.version import __version__
+from fedpohcs.runs.checkpoints import FREE_KEYS
+from fedpohcs.server.replies import BadReplyError, Stamp
 
 PROTOCOL = 2
 """Rises when older clients and newer servers would misunderstand each other."""

@@ -20,9 +20,9 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from fedpohcs.core.errors import UserError
 from fedpohcs.deploy.app_folder import APP_ID
 from fedpohcs.deploy.client_app import app
-from fedpohcs.errors import UserError
 
 SECONDS_A_LOOK = 0.1
 log = logging.getLogger("fedpohcs")
@@ -67,7 +67,7 @@ def answer_task(address: str, token: str) -> None:
 
 def _prepare() -> None:
     """Import what takes long before the first message, not in it."""
-    from fedpohcs.experiment import configure_jax
+    from fedpohcs.runs.experiment import configure_jax
 
     configure_jax(1)
     import fedpohcs.deploy.client  # noqa: F401

@@ -7,14 +7,15 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpohcs.checkpoints import NUM_KEPT, replace_file
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.files import replace_file
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.keys import load_members
 from fedpohcs.deploy.protocol import config_from_text
-from fedpohcs.errors import UserError
-from fedpohcs.execution.base import Executor
-from fedpohcs.experiment import resume_experiment, run_experiment
+from fedpohcs.runs.checkpoints import NUM_KEPT
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
+from fedpohcs.server.protocols import Executor
 
 app = ServerApp()
 

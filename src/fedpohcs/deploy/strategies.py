@@ -8,7 +8,7 @@ and the config, and replies with a record of numbers (`MetricRecord`):
 * `GradientNorm`: `gradient-norm`, the norm of the gradient of that loss;
 * `FedPOHCS`: instead of numbers, `table_record(pair, value)`, the client's D_n A_n by hashed state-action pair.
 
-Selection itself is the code of `fedpohcs.selection`; nothing here computes a score.
+Selection itself is the code of `fedpohcs.server.selection`; nothing here computes a score.
 """
 
 import logging
@@ -21,12 +21,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedpohcs.core.errors import require
+from fedpohcs.core.randomness import Purpose, host_generator
+from fedpohcs.core.registries import SELECTORS
+from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
-from fedpohcs.errors import require
-from fedpohcs.execution.replies import BadReplyError, check_table, checked_arrays, table_arrays, table_rules
-from fedpohcs.randomness import Purpose, host_generator
-from fedpohcs.selection import SELECTORS, Question
-from fedpohcs.types import CandidateMetrics, WeightedAdvantage
+from fedpohcs.server.replies import BadReplyError, check_table, checked_arrays, table_arrays, table_rules
+from fedpohcs.server.selection import Question
 
 QUERY = f"{MessageType.QUERY}.selection"
 

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, cast
 
-from fedpohcs.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig
 
 if TYPE_CHECKING:
-    from fedpohcs.execution.base import Executor, RemoteClients
+    from fedpohcs.core.types import ClientIds
     from fedpohcs.execution.clients import LocalExecutor, Snapshot
-    from fedpohcs.types import ClientIds
+    from fedpohcs.server.protocols import Executor, RemoteClients
 
 
 def make_executor(
@@ -18,8 +18,8 @@ def make_executor(
     members: "ClientIds | None" = None,
 ) -> "LocalExecutor":
     """The executor that the config's world needs. JAX must have been configured already."""
-    from fedpohcs.envs import world_class
-    from fedpohcs.envs.host import HostWorld
+    from fedpohcs.worlds import world_class
+    from fedpohcs.worlds.host import HostWorld
 
     if issubclass(world_class(config.world), HostWorld):
         from fedpohcs.execution.host import HostExecutor
@@ -35,7 +35,7 @@ def make_protected_executor(config: ExperimentConfig, *, record: bool = True, sn
     if config.privacy == "none":
         return make_executor(config, record=record, snapshot=snapshot)
     from fedpohcs.execution.private import PrivateExecutor
-    from fedpohcs.rounds import client_weight
+    from fedpohcs.server.round import client_weight
 
     within: Executor = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
     return PrivateExecutor(with_liars(within, config, only="table"), config, client_weight(config.federation), snapshot)
@@ -45,7 +45,8 @@ def with_liars(executor: "Executor", config: ExperimentConfig, only: str | None 
     """The executor with the liars of `config.attack` among its clients; with `only`, if that is what they lie about."""
     if config.attack.kind is None:
         return executor
-    from fedpohcs.execution.attacked import ATTACKS, AttackedExecutor
+    from fedpohcs.core.registries import ATTACKS
+    from fedpohcs.execution.attacked import AttackedExecutor
 
     if only is not None and ATTACKS[config.attack.kind].about != only:
         return executor

@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.execution.base import Executor
-from fedpohcs.execution.mapping import take_clients
-from fedpohcs.randomness import Purpose, host_generator
-from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Vector, WeightedAdvantage
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.randomness import Purpose, host_generator
+from fedpohcs.core.registries import ATTACKS
+from fedpohcs.core.trees import take_clients
+from fedpohcs.core.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Vector, WeightedAdvantage
+from fedpohcs.server.protocols import Executor
 
 
 class Lie(NamedTuple):
@@ -72,14 +73,12 @@ def zero_update(update: Params, start: Params, lie: Lie) -> Params:
     return jax.tree.map(np.zeros_like, update)
 
 
-ATTACKS: dict[str, Attack] = {
-    "inflated-table": Attack("table", inflated_table),
-    "lying-score": Attack("score", lying_score),
-    "flipped-update": Attack("update", flipped_update),
-    "noisy-update": Attack("update", noisy_update),
-    "nan-update": Attack("update", nan_update),
-    "zero-update": Attack("update", zero_update),
-}
+INFLATED_TABLE = Attack("table", inflated_table)
+LYING_SCORE = Attack("score", lying_score)
+FLIPPED_UPDATE = Attack("update", flipped_update)
+NOISY_UPDATE = Attack("update", noisy_update)
+NAN_UPDATE = Attack("update", nan_update)
+ZERO_UPDATE = Attack("update", zero_update)
 
 
 class AttackedExecutor:

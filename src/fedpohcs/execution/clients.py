@@ -8,21 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedpohcs.aggregation import finite_clients
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.envs import make_world
-from fedpohcs.envs.base import ContinuousActions
-from fedpohcs.errors import UserError, require
-from fedpohcs.execution.base import MostSteps, RemoteClients
-from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined, take_clients
-from fedpohcs.heterogeneity import weighted_advantage_table
-from fedpohcs.learners.client import Evaluated, Learner, Own, Shared, Trained
-from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
-from fedpohcs.learners.ppo import OptimiserState
-from fedpohcs.learners.trajectory import Trajectory
-from fedpohcs.plugins import import_function
-from fedpohcs.randomness import Purpose, device_key, host_generator
-from fedpohcs.types import (
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.imports import import_function
+from fedpohcs.core.randomness import Purpose, device_key, host_generator
+from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.core.trees import finite_clients, take_clients
+from fedpohcs.core.types import (
     CandidateMetrics,
     ClientIds,
     ClientUpdates,
@@ -33,6 +25,14 @@ from fedpohcs.types import (
     Vector,
     WeightedAdvantage,
 )
+from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined
+from fedpohcs.learners.client import Evaluated, Learner, Own, Shared, Trained
+from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
+from fedpohcs.learners.ppo import OptimiserState
+from fedpohcs.metrics import weighted_advantage_table
+from fedpohcs.server.protocols import MostSteps, RemoteClients
+from fedpohcs.worlds import make_world
+from fedpohcs.worlds.base import ContinuousActions
 
 DISTRIBUTION_ROWS = 2048  # states a compiled call takes: one shape for tables of any size
 FROM_EPISODES = frozenset({"gradient_norm", "weighted_advantage"})

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from fedpohcs.envs.host import HostWorld, Play, Played, Quota, empty_trajectory
-from fedpohcs.errors import UserError
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.randomness import Purpose
+from fedpohcs.core.trajectory import Status, Trajectory, position_in_episode
+from fedpohcs.core.trees import take_clients
+from fedpohcs.core.types import ClientIds, Params
 from fedpohcs.execution.clients import Asked, LocalExecutor
-from fedpohcs.execution.mapping import Chunk, joined, take_clients
+from fedpohcs.execution.mapping import Chunk, joined
 from fedpohcs.learners.client import Evaluated, Learned, Learning, Trained
 from fedpohcs.learners.filters import Filters
-from fedpohcs.learners.trajectory import Status, Trajectory, position_in_episode
-from fedpohcs.randomness import Purpose
-from fedpohcs.types import ClientIds, Params
+from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
 
 STEPS_AT_ONCE = 1_000_000  # that one call to the collector may give: bounds memory
 PADDED_TO = 4096  # recorded episodes are padded to multiples of this, so that few programs serve them all

@@ -6,12 +6,13 @@ from dataclasses import replace
 import jax
 import numpy as np
 
+from fedpohcs.core.randomness import Purpose
+from fedpohcs.core.trees import take_clients
+from fedpohcs.core.types import ClientIds, Params
 from fedpohcs.execution.clients import Asked, LocalExecutor
-from fedpohcs.execution.mapping import Chunk, joined, take_clients
+from fedpohcs.execution.mapping import Chunk, joined
 from fedpohcs.learners.client import Evaluated, Own, Trained
 from fedpohcs.learners.filters import Filters
-from fedpohcs.randomness import Purpose
-from fedpohcs.types import ClientIds, Params
 
 
 class InProcessExecutor(LocalExecutor):

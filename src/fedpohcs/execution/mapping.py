@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedpohcs.core.trees import take_clients
+from fedpohcs.core.types import ClientIds
 from fedpohcs.learners.client import Learner
-from fedpohcs.types import ClientIds
 
 GROUP_AXIS = "groups"
 LARGEST_CHUNK = 64  # clients a device holds at once: bounds memory when the population is large
@@ -65,11 +66,6 @@ def joined(chunks: Sequence[Chunk]) -> Any:
         lambda *parts: np.concatenate([x[: len(c.clients)] for c, x in zip(chunks, parts, strict=True)]),
         *[chunk.result for chunk in chunks],
     )
-
-
-def take_clients(tree: Any, index: Any) -> Any:
-    """Rows of every leaf."""
-    return jax.tree.map(lambda x: np.asarray(x)[index], tree)
 
 
 class VectorisedMap:

@@ -10,15 +10,23 @@ import jax
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpohcs.config import ExperimentConfig
-from fedpohcs.execution.base import Executor
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.randomness import Purpose, host_generator
+from fedpohcs.core.types import (
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    Evaluation,
+    Params,
+    Vector,
+    WeightedAdvantage,
+)
 from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.differential import spent
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.server import Outcome, PrivateServer, read_scalar
 from fedpohcs.privacy.terms import Parameters, run_parameters
-from fedpohcs.randomness import Purpose, host_generator
-from fedpohcs.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params, Vector, WeightedAdvantage
+from fedpohcs.server.protocols import Executor
 
 SCALARS = ("mean_return", "gradient_norm")  # metrics that are one number
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))

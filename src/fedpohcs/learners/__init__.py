@@ -1,0 +1,1 @@
+"""Local learning algorithms, one per file, and the parts they share."""

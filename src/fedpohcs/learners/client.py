@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedpohcs.config import LearnerConfig
-from fedpohcs.envs.base import EnvParams
+from fedpohcs.core.config import LearnerConfig
+from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.core.types import AnyArray
 from fedpohcs.learners.distributions import Categorical, Gaussian
 from fedpohcs.learners.filters import Filters, filter_observation, init_filters, update_moments
 from fedpohcs.learners.networks import AgentParams, action_distribution, init_agent
@@ -29,8 +30,7 @@ from fedpohcs.learners.ppo import (
     valid_first,
 )
 from fedpohcs.learners.rollout import CLIENT_AXIS, Noise, collect_episodes, draw_noise, rollout_length
-from fedpohcs.learners.trajectory import Trajectory
-from fedpohcs.types import AnyArray
+from fedpohcs.worlds.base import EnvParams
 
 GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.types import AnyArray
+from fedpohcs.core.types import AnyArray
 
 SMALLEST_STD = 1e-6
 
@@ -59,7 +59,7 @@ def standard_deviation(moments: Moments, xp: Any) -> Any:
 
 
 def stored_filters(filters: Filters) -> dict[str, np.ndarray]:
-    """The observation filters of all clients as `policy.npz` has them and `fedpohcs.policy` reads them."""
+    """The observation filters of all clients as `policy.npz` has them and `fedpohcs.runs.policy` reads them."""
     seen, mean, squares = (np.asarray(array) for array in filters.observation)
     variance = squares / np.maximum(seen, 1)[:, None]
     return {"filters/mean": mean, "filters/variance": variance, "filters/count": seen}

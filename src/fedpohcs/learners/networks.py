@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedpohcs.envs.base import ContinuousActions, DiscreteActions
+from fedpohcs.core.types import AnyArray
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
-from fedpohcs.types import AnyArray
+from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
 
 
 class Dense(NamedTuple):

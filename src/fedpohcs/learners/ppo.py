@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedpohcs.config import LearnerConfig
+from fedpohcs.core.config import LearnerConfig
+from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.distributions import Categorical, Gaussian
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
 from fedpohcs.learners.gae import generalised_advantage
 from fedpohcs.learners.networks import AgentParams, PolicyParams, action_distribution, state_value
 from fedpohcs.learners.rollout import largest_of_clients
-from fedpohcs.learners.trajectory import Status, Trajectory
 
 LARGEST_KL_COEFFICIENT, SMALLEST_KL_COEFFICIENT = 20.0, 1e-8
 KL_TOLERANCE = 1.1

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpohcs.envs.base import ContinuousActions, EnvParams, TracedWorld, World
-from fedpohcs.learners.trajectory import Status, Trajectory
-from fedpohcs.types import AnyArray
+from fedpohcs.core.trajectory import Status, Trajectory
+from fedpohcs.core.types import AnyArray
+from fedpohcs.worlds.base import ContinuousActions, EnvParams, TracedWorld, World
 
 CHUNK = 50  # steps between two looks at whether anyone still plays
 CLIENT_AXIS = "clients"

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from fedpohcs.core.types import Vector, WeightedAdvantage
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
@@ -31,7 +32,6 @@ from fedpohcs.privacy.terms import (
     read_invitation,
     session_name,
 )
-from fedpohcs.types import Vector, WeightedAdvantage
 
 MAX_SHARE = 0.5  # of one member in the mean: a mean of one would be its table
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy.errors import demand
 
 Uniform = Callable[[], float]  # draws from [0, 1)

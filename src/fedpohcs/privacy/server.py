@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from fedpohcs.config import ProtectionConfig
+from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.differential import score_of_level
 from fedpohcs.privacy.errors import RefusedError, demand

@@ -7,8 +7,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedpohcs.core.types import Vector, WeightedAdvantage
 from fedpohcs.privacy.errors import demand
-from fedpohcs.types import Vector, WeightedAdvantage
 
 Integers = NDArray[np.int64]
 

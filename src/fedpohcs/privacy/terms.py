@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedpohcs.config import ExperimentConfig, ProtectionConfig
+from fedpohcs.core.config import ExperimentConfig, ProtectionConfig
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort

@@ -5,7 +5,7 @@ Names are imported when first used, as those of `fedpohcs` are.
 
 from typing import TYPE_CHECKING
 
-from fedpohcs.lazy import importer
+from fedpohcs.core.lazy import importer
 
 if TYPE_CHECKING:
     from fedpohcs.theory.iteration import FapiRun, measured_errors, run_fapi

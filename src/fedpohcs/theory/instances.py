@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.errors import UserError, require
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.theory import bounds
 from fedpohcs.theory.iteration import FapiRun, Faults, run_fapi, selected_weights
 from fedpohcs.theory.mdp import Array, Federation

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpohcs.errors import require
+from fedpohcs.core.errors import require
 from fedpohcs.theory.bounds import Errors
 from fedpohcs.theory.mdp import AnyFederation, Array, Mask
 from fedpohcs.theory.networks import Fit, Model, Tabular

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.errors import require
+from fedpohcs.core.errors import require
 from fedpohcs.theory.mdp import AnyFederation, Array, Federation, Mask, SparseFederation
 
 

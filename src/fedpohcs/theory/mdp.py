@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, eye_array
 from scipy.sparse.linalg import bicgstab, spsolve
 
-from fedpohcs.errors import UserError, require
+from fedpohcs.core.errors import UserError, require
 
 Array = NDArray[Any]  # of float64; the stubs of NumPy lose that in most linear algebra
 Mask = NDArray[np.bool_]

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedpohcs.errors import require
+from fedpohcs.core.errors import require
 from fedpohcs.theory.mdp import Array
 from fedpohcs.theory.operators import one_hot
 

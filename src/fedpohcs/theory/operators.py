@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 
-from fedpohcs.errors import UserError, require
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.theory.mdp import MDP, AnyFederation, Array, Federation, TabularMDP
 
 IMPROVEMENT_TOLERANCE = 1e-12

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.errors import require, require_known
+from fedpohcs.core.errors import require, require_known
 from fedpohcs.theory.claims import CLAIMS, Claim, ratios
 from fedpohcs.theory.instances import Case, Instances, groups, load_instance, save_instance, take, vary
 from fedpohcs.theory.mdp import Array

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedpohcs.errors import UserError, require
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.theory.mdp import Array, Federation, SparseFederation
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))

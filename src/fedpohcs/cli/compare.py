@@ -1,0 +1,114 @@
+"""Many runs in one folder: which are still to be made, and what is written when all are there."""
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedpohcs.analysis import rendering, tables
+from fedpohcs.analysis.figures import participation, return_by_round, save_figure
+from fedpohcs.analysis.groups import load_groups
+from fedpohcs.analysis.report import write_report
+from fedpohcs.cli.display import GridDisplay, ProgressDisplay
+from fedpohcs.cli.grid import available_cores, complete_run, local_launcher, read_progress, run_grid
+from fedpohcs.cli.ray import ray_cluster
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.runs.experiment import check_names
+from fedpohcs.runs.storage import check_free, is_run, read_config
+
+
+def run_all(
+    wanted: Mapping[Path, ExperimentConfig],
+    out: Path,
+    *,
+    overwrite: bool = False,
+    jobs: int | None = None,
+    backend: str = "local",
+) -> None:
+    """Train what is missing of the wanted runs, several at a time, with one live table for all.
+
+    Args:
+        wanted: the config of the run in each folder.
+        out: folder that holds them all.
+        overwrite: run everything anew.
+        jobs: runs at the same time. None: one a core.
+        backend: "local", or "ray".
+    """
+    require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")
+    for config in wanted.values():
+        check_names(config)
+    runs = plan_runs(wanted, out, overwrite)
+    kept = len(wanted) - len(runs)
+    if kept:
+        print(f"{kept} of {len(wanted)} runs are complete already, kept", flush=True)
+    if not runs:
+        return
+    for folder in runs:
+        if overwrite and is_run(folder):
+            shutil.rmtree(folder)
+    if backend == "ray":
+        with ray_cluster() as (launch, cores), GridDisplay(runs, out) as display:
+            return run_grid(runs, launch, min(jobs or cores, len(runs)), display.show)
+    slots = min(jobs or len(available_cores()), len(runs))
+    if slots == 1:
+        return _run_here(runs)
+    with GridDisplay(runs, out) as display:
+        run_grid(runs, local_launcher(slots), slots, display.show)
+
+
+def _run_here(runs: Mapping[Path, ExperimentConfig]) -> None:
+    """One after the other in this process, on all of its cores."""
+    for number, (folder, config) in enumerate(runs.items(), start=1):
+        print(f"run {number} of {len(runs)}: {folder}", flush=True)
+        with ProgressDisplay() as display:
+            complete_run(folder, config, [display])
+
+
+def plan_runs(wanted: Mapping[Path, ExperimentConfig], out: Path, overwrite: bool) -> dict[Path, ExperimentConfig]:
+    """The runs that are not complete: new ones, ones that stopped, and ones that are to have more rounds.
+
+    Refuses, before anything is written, a folder that holds another run.
+    """
+    if out.exists() and (is_run(out) or not _is_empty_or_holds_runs(out)):
+        raise UserError(f"out (={str(out)!r}) exists and is not a comparison. Name another folder.")
+    plan: dict[Path, ExperimentConfig] = {}
+    for folder, config in wanted.items():
+        stored = _stored_config(folder)
+        same = stored is not None and dataclasses.replace(stored, rounds=config.rounds) == config
+        check_free(folder, overwrite or same)
+        if overwrite or stored is None or _rounds_done(folder) < config.rounds:
+            plan[folder] = config
+    return plan
+
+
+def write_results(folders: Sequence[Path], out: Path) -> None:
+    """Print the statistics; write tables, figures and the report into `out`, and say where they are."""
+    groups = load_groups(folders)
+    statistics = tables.statistics_tables(groups)
+    rendering.print_tables(statistics)
+    (out / "table.md").write_text(rendering.to_markdown(statistics), encoding="utf-8")
+    (out / "table.csv").write_text(tables.to_csv(groups), encoding="utf-8")
+    save_figure(return_by_round(groups), out / "curves.png")
+    save_figure(participation(groups), out / "participation.png")
+    write_report(groups, out / "report.html")
+    for name in ("table.md", "table.csv", "curves.png", "participation.png", "report.html"):
+        print(out / name)
+
+
+def _is_empty_or_holds_runs(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    return not any(path.iterdir()) or any(is_run(file.parent) for file in path.rglob("config.json"))
+
+
+def _stored_config(folder: Path) -> ExperimentConfig | None:
+    try:
+        return read_config(folder)
+    except UserError:  # not a run, or not one that can be read
+        return None
+
+
+def _rounds_done(folder: Path) -> int:
+    """Rounds that are in the tables, if the trained policy is there as well."""
+    return read_progress(folder).round if (folder / "policy.npz").is_file() else -1

@@ -1,0 +1,180 @@
+"""Progress of a run on the terminal, or as plain lines where there is none."""
+
+import io
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedpohcs.cli.grid import read_progress
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.types import RoundRecord
+
+SHOWN_PHASES = ("measure", "train", "evaluate")
+ROUNDS_A_LINE = 10
+SECONDS_A_REFRESH = 0.1
+SECONDS_A_LINE = 10.0
+
+
+class ProgressDisplay:
+    """Watches a run: a live panel on a terminal, a line every ten rounds elsewhere. A context manager."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.live: Live | None = None
+
+    def __enter__(self) -> "ProgressDisplay":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.on_finish()
+
+    def on_start(self, config: ExperimentConfig) -> None:
+        """Name the run; the first round takes longest because everything is compiled in it."""
+        self.title = f"{config.world} ({config.level}), {config.selector}, seed {config.seed}"
+        self.total_rounds = config.rounds
+        self.durations: deque[float] = deque(maxlen=ROUNDS_A_LINE)
+        self.last_round_at = self.last_shown_at = time.monotonic()
+        if self.console.is_terminal:
+            self.live = Live(Text(f"{self.title}: compiling"), console=self.console, auto_refresh=False)
+            self.live.start(refresh=True)
+        else:
+            self._print(f"{self.title}: {self.total_rounds} rounds")
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Show a round, but redraw no more often than eyes can follow."""
+        now = time.monotonic()
+        if record.round > 1:  # what came before is mostly compiling
+            self.durations.append(now - self.last_round_at)
+        self.last_round_at = now
+        is_last = record.round == self.total_rounds
+        if self.live is not None:
+            if is_last or now - self.last_shown_at >= SECONDS_A_REFRESH:
+                self.live.update(self._panel(record), refresh=True)
+                self.last_shown_at = now
+        elif is_last or record.round % ROUNDS_A_LINE == 0:
+            parts = (describe_returns(record), describe_seconds(record), self._time_left(record))
+            self._print("  ".join(filter(None, (f"round {record.round}/{self.total_rounds}", *parts))))
+
+    def on_finish(self) -> None:
+        """Leave the last state on the screen. May be called twice."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def _print(self, line: str) -> None:
+        try:
+            print(line, file=self.console.file, flush=True)
+        except OSError:  # nobody reads any more; the run matters more than its display
+            self.console = Console(quiet=True, file=io.StringIO())
+
+    def _panel(self, record: RoundRecord) -> Group:
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=self.total_rounds, completed=record.round, width=30),
+            f"round {record.round}/{self.total_rounds}",
+            self._time_left(record),
+        )
+        return Group(
+            Text(self.title, style="bold"), bar, Text(describe_returns(record)), Text(describe_seconds(record))
+        )
+
+    def _time_left(self, record: RoundRecord) -> str:
+        remaining = self.total_rounds - record.round
+        if not remaining:
+            return "done"
+        return f"{format_seconds(remaining * median(self.durations))} left" if self.durations else ""
+
+
+class GridDisplay:
+    """Watches many runs through their folders: a live table on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, runs: Mapping[Path, ExperimentConfig], out: Path, console: Console | None = None) -> None:
+        self.runs = runs
+        self.out = out
+        self.console = console or Console()
+        self.live: Live | None = None
+        self.started: dict[Path, tuple[float, int]] = {}  # when a run was first seen running, and at which round
+        self.shown: dict[Path, str] = {}
+        self.shown_at = 0.0
+
+    def __enter__(self) -> "GridDisplay":
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, auto_refresh=False)
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def show(self, status: Mapping[Path, str]) -> None:
+        """Draw what the folders say; `status` is waiting, running, done or failed."""
+        if self.live is not None:
+            self.live.update(self._table(status), refresh=True)
+            return
+        now = time.monotonic()
+        for folder, state in status.items():
+            changed = state != self.shown.get(folder, "waiting")
+            if changed or (state == "running" and now - self.shown_at >= SECONDS_A_LINE):
+                cells = self._cells(folder, state)
+                print("  ".join(filter(None, cells)), file=self.console.file, flush=True)
+        if now - self.shown_at >= SECONDS_A_LINE:
+            self.shown_at = now
+        self.shown = dict(status)
+
+    def _table(self, status: Mapping[Path, str]) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("run", "", "round", "mean return", "worst client", "time left"):
+            table.add_column(heading, justify="left" if heading in ("run", "") else "right")
+        for folder, state in status.items():
+            table.add_row(*self._cells(folder, state), style="" if state == "running" else "dim")
+        return table
+
+    def _cells(self, folder: Path, state: str) -> tuple[str, ...]:
+        name, rounds = str(folder.relative_to(self.out)), self.runs[folder].rounds
+        progress = read_progress(folder)
+        if progress.round < 0 or state == "waiting":
+            return name, "compiling" if state == "running" else state, "", "", "", ""
+        returns = f"{progress.mean_return:.1f}", f"{progress.min_return:.1f}"
+        left = self._time_left(folder, progress.round, rounds) if state == "running" else ""
+        return name, state, f"{progress.round}/{rounds}", *returns, left
+
+    def _time_left(self, folder: Path, done: int, rounds: int) -> str:
+        since, first = self.started.setdefault(folder, (time.monotonic(), done))
+        if done <= first:
+            return ""
+        return format_seconds((time.monotonic() - since) / (done - first) * (rounds - done))
+
+
+def describe_returns(record: RoundRecord) -> str:
+    """Mean return and worst client; ids count from 1 as in the paper."""
+    returns = record.evaluation.mean_return
+    if not len(returns):
+        return "not evaluated"
+    worst = int(np.argmin(returns))
+    client = int(record.evaluation.client[worst]) + 1
+    return f"mean return {np.mean(returns):.1f}  worst {returns[worst]:.1f} (client {client})"
+
+
+def describe_seconds(record: RoundRecord) -> str:
+    """Seconds of the phases that take long."""
+    return "  ".join(f"{name} {record.seconds[name]:.2f} s" for name in SHOWN_PHASES if name in record.seconds)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people say it: 42 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

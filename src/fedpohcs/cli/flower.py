@@ -1,0 +1,279 @@
+"""`fedpohcs flower`: a federation on Flower, on this machine or prepared for a fleet."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from fedpohcs.cli.options import RunSettings
+from fedpohcs.cli.parsing import parse
+from fedpohcs.cli.settings import run_path, settings_as, starting_point
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require, require_known
+from fedpohcs.deploy import require_flower
+
+SECONDS_A_LOOK = 0.5
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How long and for whom the server waits."""
+
+    phase_timeout: float = 600.0
+    """Seconds for the answers of a phase. Who is later is left out of it."""
+    startup_timeout: float = 600.0
+    """Seconds for the clients to connect before the first round."""
+    min_clients: int = 0
+    """Clients that must be there to begin. 0: all."""
+
+    def __post_init__(self) -> None:
+        for name in ("phase_timeout", "startup_timeout"):
+            require(getattr(self, name) > 0, name.replace("_", "-"), getattr(self, name), "must be above 0")
+        require(self.min_clients >= 0, "min-clients", self.min_clients, "must be 0 or more")
+
+    def settings(self) -> dict[str, Any]:
+        """As the server app reads them."""
+        names = ("phase_timeout", "startup_timeout", "min_clients")
+        return {name.replace("_", "-"): getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Processes:
+    """What `fedpohcs flower run` starts on this machine."""
+
+    runtime: Literal["deployment", "simulation"] = "deployment"
+    """A SuperNode process for each client, or Flower's simulation, which shares processes among clients."""
+    port: int = 0
+    """Of the SuperLink. 0: any that is free."""
+    insecure: bool = False
+    """Plain text between the processes: no TLS, no keys."""
+    telemetry: bool = False
+    """Let Flower report its use to its makers."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """`fedpohcs flower run`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    processes: Annotated[Processes, arg(name="")] = Processes()
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
+    out: Path | None = None
+    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    overwrite: bool = False
+    """Replace the run that is in the folder."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints, from which --resume goes on. 0: none."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """`fedpohcs flower run --resume`."""
+
+    resume: Path
+    """Run folder of a run that stopped."""
+    rounds: int | None = None
+    """Rounds in all. None: as many as the run was to have."""
+    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    processes: Annotated[Processes, arg(name="")] = Processes()
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints. 0: none."""
+
+
+@dataclass(frozen=True)
+class AppOptions:
+    """`fedpohcs flower app`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    app: Path = Path("fleet")
+    """Folder to write the Flower app into, as fedpohcs-app."""
+    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
+    out: Path | None = None
+    """Run folder that the server will write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints. 0: none."""
+    members: Path | None = None
+    """With privacy: the list of members' keys, as `fedpohcs flower keys` writes it."""
+
+
+@dataclass(frozen=True)
+class KeysOptions:
+    """`fedpohcs flower keys`."""
+
+    out: Positional[Path]
+    """New folder for the keys."""
+    clients: int = 3
+    """Key pairs to make."""
+    hosts: str = "localhost,127.0.0.1"
+    """Names and addresses under which nodes reach the server, joined by commas."""
+    days: int = 365
+    """For which the certificates are valid."""
+
+
+def run(arguments: list[str]) -> None:
+    """Train with a SuperLink and SuperNodes that it starts itself, and stops; --resume RUN goes on with a run."""
+    if any(word == "--resume" or word.startswith("--resume=") for word in arguments):
+        return _resume(arguments)
+    from fedpohcs.runs.storage import check_free
+
+    start = starting_point("flower run", arguments)
+    default = RunOptions(settings_as(RunSettings, start.config(start.level, start.selector)))
+    given = _parse(RunOptions, f"run {start.name}", run, start.rest, default)
+    config = settings_as(ExperimentConfig, given.config)
+    out = given.out or Path("runs") / start.name / run_path(config)
+    check_free(out, given.overwrite)
+    _check(config, given)
+    _check_processes(config, given.processes)
+    _run_fleet(config, out, given, {"overwrite": given.overwrite})
+
+
+def _resume(arguments: list[str]) -> None:
+    from fedpohcs.runs.storage import read_config
+
+    given = _parse(ResumeOptions, "run", run, arguments)
+    config = read_config(given.resume)
+    if given.rounds is not None:
+        config = replace(config, rounds=given.rounds)
+    _check(config, given)
+    _check_processes(config, given.processes)
+    _run_fleet(config, given.resume, given, {"resume": True})
+
+
+def _check(config: ExperimentConfig, given: Any) -> None:
+    from fedpohcs.runs.experiment import check_names
+
+    check_names(config)
+    n = config.federation.num_clients
+    least, every = given.waiting.min_clients, given.checkpoint_every
+    require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")
+    require(every >= 0, "checkpoint-every", every, "must be 0 or more")
+
+
+def _check_processes(config: ExperimentConfig, given: Processes) -> None:
+    require_flower(simulation=given.runtime == "simulation")
+    rule = f"cannot go with privacy {config.privacy!r}: scores need TLS on their way"
+    require(config.privacy == "none" or not given.insecure, "insecure", given.insecure, rule)
+
+
+def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[str, Any]) -> None:
+    """Start the fleet, show its rounds until it is done, and stop it."""
+    from fedpohcs.cli.display import ProgressDisplay
+    from fedpohcs.cli.following import Follower
+    from fedpohcs.cli.grid import read_progress
+    from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.deploy.app_folder import run_settings
+    from fedpohcs.deploy.local import LocalFleet
+
+    logs = out.absolute().with_name(f"{out.name}-logs")
+    fleet = LocalFleet(
+        config.federation.num_clients,
+        logs,
+        **asdict(given.processes),
+        private=config.privacy != "none",
+    )
+    outcome = fleet.scratch / "outcome.json"
+    settings = run_settings(config, out, **given.waiting.settings(), **changes)
+    settings |= {
+        "checkpoint-every": given.checkpoint_every,
+        "state-dir": str(out.absolute() / "clients"),
+        "outcome": str(outcome),
+    }
+    seen = read_progress(out).round if changes.get("resume") else -1
+    go_on = f"stopped; to go on: fedpohcs flower run --resume {out}"
+    with stopped_by_signals(go_on), ProgressDisplay() as display, fleet:
+        display.on_start(config)
+        follower = Follower(out, display, seen)
+        process = fleet.submit(settings)
+        while process.poll() is None:
+            follower.look()
+            fleet.check_alive("superlink")
+            time.sleep(SECONDS_A_LOOK)
+        follower.look()
+        display.on_finish()
+        result = json.loads(outcome.read_text()) if outcome.exists() else {"error": "the run did not start."}
+        if result["error"]:
+            fleet.check_alive("superlink")  # without it everything else ends, too, and sometimes earlier than is seen
+    if result["error"]:
+        raise UserError(f"{result['error']} The logs are in {logs}.")
+    print(f"run: {out}")
+
+
+def app(arguments: list[str]) -> None:
+    """Write the folder that `flwr run` takes, for a SuperLink that runs elsewhere."""
+    from fedpohcs.deploy.app_folder import run_settings, write_app
+
+    start = starting_point("flower app", arguments)
+    default = AppOptions(settings_as(RunSettings, start.config(start.level, start.selector)))
+    given = _parse(AppOptions, f"app {start.name}", app, start.rest, default)
+    config = settings_as(ExperimentConfig, given.config)
+    _check(config, given)
+    out = given.out or Path("runs") / start.name / run_path(config)
+    settings = run_settings(config, out, **given.waiting.settings())
+    settings |= {"checkpoint-every": given.checkpoint_every, "members": _members(config, given.members)}
+    print(write_app(given.app, settings))
+
+
+def _members(config: ExperimentConfig, given: Path | None) -> str:
+    """The path of the list of members, once it was looked at; nothing where selection is not private."""
+    if config.privacy == "none":
+        require(given is None, "members", str(given), "is for private selection", "Add --privacy masked.")
+        return ""
+    require(given is not None, "members", "none", f"must be given with privacy {config.privacy!r}")
+    from fedpohcs.deploy.keys import load_members
+
+    path = Path(str(given)).absolute()
+    known, n = load_members(path), config.federation.num_clients
+    require(known.keys() >= set(range(n)), "members", str(path), f"must list the clients 1 to {n}")
+    return str(path)
+
+
+def keys(arguments: list[str]) -> None:
+    """Make certificates and key pairs for a test fleet."""
+    given = _parse(KeysOptions, "keys", keys, arguments)
+    require_flower()
+    from fedpohcs.deploy.keys import make_keys
+
+    made = make_keys(given.out, given.clients, [host.strip() for host in given.hosts.split(",")], given.days)
+    print(f"{made.folder}: ca.pem for every node; server.pem and server.key for the server;")
+    print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered;")
+    print("for private selection identity-1 and so on for a node each, and members for every node.")
+
+
+def node(arguments: list[str]) -> None:
+    """Be one client of a federation, on a device of its own, until stopped."""
+    from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.deploy.node_command import NodeOptions, run_node
+
+    given = _parse(NodeOptions, "node", node, arguments)
+    require_flower()
+    with stopped_by_signals("stopped."):
+        run_node(given)
+
+
+SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "app": app, "node": node, "keys": keys}
+
+
+def run_command(arguments: list[str]) -> None:
+    """Run one subcommand."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = [f"  {name:<6}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
+        print("usage: fedpohcs flower COMMAND ...\n\ncommands:\n" + "\n".join(lines))
+        return
+    require_known("flower command", arguments[0], SUBCOMMANDS)
+    SUBCOMMANDS[arguments[0]](arguments[1:])
+
+
+def _parse(cls: Any, name: str, command: Callable[..., None], arguments: list[str], default: Any = None) -> Any:
+    return parse(cls, f"fedpohcs flower {name}", command.__doc__, arguments, default)

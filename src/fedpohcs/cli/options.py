@@ -1,0 +1,231 @@
+"""What each command reads, as dataclasses: tyro makes the parser and the help texts of them."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Fixed, Positional, Suppress, arg
+
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunSettings(ExperimentConfig):
+    """The settings of one run. The preset decides the world."""
+
+    world: Suppress[Fixed[str]] = "mountain-cars"
+
+
+@dataclass(frozen=True)
+class SharedSettings(RunSettings):
+    """The settings of all compared runs. Level, selector and seed vary from run to run."""
+
+    level: Suppress[Fixed[str]] = "medium"
+    selector: Suppress[Fixed[str]] = "fedpohcs"
+    seed: Suppress[Fixed[int]] = 0
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """`fedpohcs train`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
+    out: Path | None = None
+    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    log: str | None = None
+    """Also log to these, joined by commas: tensorboard, wandb, mlflow."""
+    overwrite: bool = False
+    """Replace the run that is in the folder."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints, from which `fedpohcs resume` goes on. 0: none."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """`fedpohcs resume`."""
+
+    run: Positional[Path]
+    """Run folder."""
+    rounds: int | None = None
+    """Rounds in all. None: as many as the run was to have."""
+    log: str | None = None
+    """Also log to these, joined by commas: tensorboard, wandb, mlflow."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints. 0: none."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """`fedpohcs compare`."""
+
+    config: Annotated[SharedSettings, arg(name="")]
+    out: Path
+    """Folder for the runs, the table, the figures and the report."""
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
+    selectors: str = "fedavg,power-of-choice,gradient-norm,fedpohcs"
+    """Names, joined by commas; see `fedpohcs list`."""
+    seeds: str = "0,1,2"
+    """Whole numbers, joined by commas."""
+    levels: str | None = None
+    """Levels of heterogeneity, joined by commas. None: the preset's own."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    overwrite: bool = False
+    """Run everything anew. Without it, runs that are complete are kept and others go on where they stopped."""
+    jobs: int | None = None
+    """Runs at the same time, each in a process with its own cores. 1: one after the other, in this process. None: as
+    many as there are cores."""
+    backend: Literal["local", "ray"] = "local"
+    """Where they run: in processes of this machine, or on a Ray cluster that shares its disk."""
+
+
+@dataclass(frozen=True)
+class CompareFoldersOptions:
+    """`fedpohcs compare` of runs that are there."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some."""
+    out: Path
+    """Folder for the table, the figures and the report."""
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """`fedpohcs reproduce`."""
+
+    exhibit: Positional[str | None] = None
+    """LaTeX label of a figure or table of the paper. None: list them."""
+    out: Path = Path("runs/paper")
+    """Folder for the runs, which several figures share, and the figures."""
+    quick: bool = False
+    """Few rounds and one seed: shows the way, proves nothing."""
+    jobs: int | None = None
+    """Runs at the same time. None: as many as there are cores."""
+
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """`fedpohcs config`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file to start from, in place of a preset."""
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """`fedpohcs plot`."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some."""
+    output: Annotated[Path, arg(aliases=("-o",))] = Path("curves.png")
+    """File to write; the ending names the format: png, svg or pdf."""
+    kind: Literal["curves", "participation"] = "curves"
+    """Return by round, or who was selected and what each client reached."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """`fedpohcs table`."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some."""
+    reference: str | None = None
+    """Differences are taken to this selector. None: fedavg, or else the first."""
+    thresholds: str | None = None
+    """Mean returns worth reaching, joined by commas: 0,25,50. None: the world's own, or else from the runs."""
+    windows: str | None = None
+    """More ranges of rounds to average over, joined by commas: 0-50,91-100."""
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """`fedpohcs report`."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some."""
+    output: Annotated[Path, arg(aliases=("-o",))] = Path("report.html")
+    """File to write."""
+    title: str = "Client selection compared"
+    thresholds: str | None = None
+    """Mean returns worth reaching, joined by commas: 0,25,50. None: the world's own, or else from the runs."""
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """`fedpohcs watch`."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders that hold some; they may still be training."""
+    port: int = 0
+    """Port on this machine. 0: any that is free."""
+    title: str = "Client selection, live"
+    thresholds: str | None = None
+    """Mean returns worth reaching, joined by commas: 0,25,50. None: the world's own, or else from the runs."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """`fedpohcs export`."""
+
+    run: Positional[Path]
+    """Run folder."""
+    output: Positional[Path]
+    """File to write; the ending names the format: npz or onnx."""
+    client: int | None = None
+    """Client whose observation filter becomes part of an onnx file, counted from 1."""
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """`fedpohcs play`."""
+
+    run: Positional[Path]
+    """Run folder; or `hongkong`, which has options of its own: a drive through any area, by a policy or by IDM."""
+    client: int
+    """Client in whose world the policy plays, counted from 1."""
+    episodes: int = 5
+    seed: int = 0
+    """Of the start states and of the policy's draws."""
+    greedy: bool = False
+    """Take the most likely action instead of drawing one."""
+    output: Annotated[Path | None, arg(aliases=("-o",))] = None
+    """GIF to write. None: RUN/client-N.gif, where the world can be drawn."""
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """`fedpohcs list` has no options."""
+
+
+def thresholds(text: str | None) -> tuple[float, ...] | None:
+    """The numbers of a list joined by commas, ascending and each once."""
+    if text is None:
+        return None
+    try:
+        numbers = {float(part) for part in text.split(",")}
+    except ValueError:
+        raise UserError(f"thresholds (={text!r}) must be numbers joined by commas.") from None
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"thresholds (={text!r}) must be finite numbers.")
+    return tuple(sorted(numbers))
+
+
+def windows(text: str | None) -> tuple[tuple[int, int], ...]:
+    """The ranges of a list such as 0-50,91-100."""
+    found = []
+    for part in text.split(",") if text is not None else []:
+        matched = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
+        if matched is None or int(matched[1]) > int(matched[2]):
+            raise UserError(f"windows (={text!r}) must be ranges of rounds joined by commas, such as 0-50,91-100.")
+        found.append((int(matched[1]), int(matched[2])))
+    return tuple(found)

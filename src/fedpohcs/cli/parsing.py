@@ -1,0 +1,53 @@
+"""tyro's parser, whose complaints become one line like all others: the option, the value, the rule, the remedy."""
+
+import contextlib
+import difflib
+import io
+import itertools
+import re
+from typing import Any, TypeVar
+
+import tyro
+
+from fedpohcs.core.errors import UserError
+
+T = TypeVar("T")
+
+
+def parse(cls: type[T], prog: str, description: str | None, arguments: list[str], default: T | None = None) -> T:
+    """The options of a command, as the dataclass that describes them."""
+    extra: dict[str, Any] = {} if default is None else {"default": default}
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(cls, prog=prog, description=(description or "").strip(), args=arguments, **extra)
+    except SystemExit as stop:
+        if not stop.code:  # after --help
+            raise
+        raise UserError(f"{in_one_line(said.getvalue())} See {prog} --help.") from None
+
+
+def in_one_line(box: str) -> str:
+    """What tyro prints in a box, without what only repeats the help."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    inside = re.sub(r"^\s*[│|╭╰+]|[│|╮╯+]\s*$", " ", plain, flags=re.MULTILINE)  # drawn with ASCII on old terminals
+    _, *parts = [" ".join(part.split()) for part in re.split(r"[─-]{3,}", inside)]
+    said = [part for part in parts if part and not part.startswith("For full helptext")]
+    if not said:
+        return " ".join(plain.split())
+    text = f"{said[0].rstrip('.')}."
+    for part in said[1:]:
+        if part.startswith("Argument helptext: "):
+            option, *words = part.removeprefix("Argument helptext: ").split()
+            kinds = itertools.takewhile(lambda word: re.fullmatch(r"[\[{]*([A-Z]{2,}|\.{3}).*", word), words)
+            text += f" It is used as {' '.join([option, *kinds])}."
+        elif part.startswith("Perhaps you meant"):
+            known = re.findall(r"--[\w.-]+", part)
+            nearest = difflib.get_close_matches(_first_option(text), known, n=1, cutoff=0.0)
+            text += f" Did you mean {nearest[0]}?" if nearest else ""
+    return text
+
+
+def _first_option(text: str) -> str:
+    found = re.search(r"--[\w.-]+", text)
+    return found[0].rstrip(".") if found else ""

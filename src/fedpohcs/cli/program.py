@@ -1,0 +1,291 @@
+"""The command line. Every command checks its input before it imports what is heavy or writes anything."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+
+from fedpohcs.cli import inspect as inspection
+from fedpohcs.cli import options
+from fedpohcs.cli.parsing import parse
+from fedpohcs.cli.settings import StartingPoint, run_path, settings_as, starting_point
+from fedpohcs.cli.signals import Terminated, stopped_by_signals
+from fedpohcs.cli.theory import theory
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require_known
+from fedpohcs.core.registries import PRESETS, register_plugins
+from fedpohcs.core.version import __version__
+
+T = TypeVar("T")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 2 for bad input, 130 for an interrupt."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        print(f"fedpohcs: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print("fedpohcs: " + (str(stop) or "interrupted."), file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except SystemExit as stop:  # how tyro ends after --help
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"fedpohcs {__version__}")
+        return 0
+    require_known("command", arguments[0], COMMANDS)
+    COMMANDS[arguments[0]](arguments[1:])
+    return 0
+
+
+def _overview() -> str:
+    commands = "\n".join(f"  {name:<11}{_first_line(command)}" for name, command in COMMANDS.items())
+    return (
+        "usage: fedpohcs COMMAND ...\n\n"
+        "Federated reinforcement learning with heterogeneity-aware client selection.\n\n"
+        f"commands:\n{commands}\n\n"
+        "fedpohcs COMMAND --help explains a command; fedpohcs --version prints the version."
+    )
+
+
+def _first_line(documented: Any) -> str:
+    return (documented.__doc__ or "").strip().partition("\n")[0]
+
+
+def train(arguments: list[str]) -> None:
+    """Train one federation and write a run folder."""
+    from fedpohcs.runs.storage import check_free
+
+    start = starting_point("train", arguments)
+    default = options.TrainOptions(settings_as(options.RunSettings, start.config(start.level, start.selector)))
+    given = _parse(options.TrainOptions, f"train {start.name}", start.rest, default)
+    config = settings_as(ExperimentConfig, given.config)
+    out = given.out or Path("runs") / start.name / run_path(config)
+    check_free(out, given.overwrite)
+    from fedpohcs.runs.experiment import run_experiment
+    from fedpohcs.runs.loggers import make_loggers
+
+    loggers = make_loggers(_split("log", given.log) if given.log else [], out)
+    with _watched(out) as display:
+        run_experiment(
+            config,
+            out,
+            overwrite=given.overwrite,
+            observers=[display, *loggers],
+            checkpoint_every=given.checkpoint_every,
+            keep_records=False,
+        )
+    print(f"run: {out}")
+
+
+def resume(arguments: list[str]) -> None:
+    """Go on with a run that stopped, or make a finished one longer."""
+    given = _parse(options.ResumeOptions, "resume", arguments)
+    from fedpohcs.runs.experiment import resume_experiment
+    from fedpohcs.runs.loggers import make_loggers
+
+    loggers = make_loggers(_split("log", given.log) if given.log else [], given.run)
+    with _watched(given.run) as display:
+        resume_experiment(
+            given.run,
+            rounds=given.rounds,
+            observers=[display, *loggers],
+            checkpoint_every=given.checkpoint_every,
+            keep_records=False,
+        )
+    print(f"run: {given.run}")
+
+
+def compare(arguments: list[str]) -> None:
+    """Train with several selectors, seeds and levels, or take runs that are there; write table, figures and report."""
+    if arguments and arguments[0] not in PRESETS and Path(arguments[0]).is_dir():
+        return _compare_folders(arguments)
+    start = starting_point("compare", arguments)
+    given = _parse_compare(start, start.config(None, None))
+    levels = _split("levels", given.levels) if given.levels else [given.config.level]
+    selectors, seeds = _split("selectors", given.selectors), [_seed(s) for s in _split("seeds", given.seeds)]
+    configs = []
+    for level in levels:
+        for selector in selectors:
+            shared = _parse_compare(start, start.config(level, selector)).config
+            configs += [dataclasses.replace(settings_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
+    from fedpohcs.cli.compare import run_all, write_results
+
+    runs = {given.out / run_path(config): config for config in configs}
+    with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
+        run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend)
+    write_results(list(runs), given.out)
+
+
+def _compare_folders(arguments: list[str]) -> None:
+    given = _parse(options.CompareFoldersOptions, "compare", arguments)
+    from fedpohcs.cli.compare import write_results
+    from fedpohcs.runs.storage import find_runs
+
+    runs = find_runs(given.runs)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_results(runs, given.out)
+
+
+def reproduce(arguments: list[str]) -> None:
+    """List the paper's figures and tables, or run what one of them needs and draw it."""
+    given = _parse(options.ReproduceOptions, "reproduce", arguments)
+    from fedpohcs.cli.reproduce import list_exhibits, reproduce_exhibit
+
+    if given.exhibit is None:
+        return list_exhibits()
+    with stopped_by_signals(f"stopped; to go on: fedpohcs reproduce {' '.join(arguments)}"):
+        reproduce_exhibit(given.exhibit, given.out, quick=given.quick, jobs=given.jobs)
+
+
+def config(arguments: list[str]) -> None:
+    """Print a preset as a TOML file that train and compare read with --config."""
+    start = starting_point("config", arguments)
+    default = options.ConfigOptions(settings_as(options.RunSettings, start.config(start.level, start.selector)))
+    given = _parse(options.ConfigOptions, f"config {start.name}", start.rest, default)
+    from fedpohcs.core.toml import to_toml
+
+    print(to_toml(settings_as(ExperimentConfig, given.config)), end="")
+
+
+def plot(arguments: list[str]) -> None:
+    """Draw return by round, or who was selected, from run folders."""
+    given = _parse(options.PlotOptions, "plot", arguments)
+    from fedpohcs.analysis.figures import participation, return_by_round, save_figure
+
+    draw = {"curves": return_by_round, "participation": participation}[given.kind]
+    save_figure(draw(_load_groups(given.runs)), given.output)
+    print(given.output)
+
+
+def table(arguments: list[str]) -> None:
+    """Print the statistics of run folders over their seeds."""
+    given = _parse(options.TableOptions, "table", arguments)
+    from fedpohcs.analysis import rendering, tables
+
+    choice = (given.reference, options.thresholds(given.thresholds), options.windows(given.windows))
+    groups = _load_groups(given.runs)
+    if given.format == "csv":
+        print(tables.to_csv(groups, *choice), end="")
+        return
+    show = {"text": rendering.print_tables, "markdown": rendering.print_markdown, "latex": rendering.print_latex}
+    show[given.format](tables.statistics_tables(groups, *choice))
+
+
+def report(arguments: list[str]) -> None:
+    """Write one self-contained HTML page about run folders."""
+    given = _parse(options.ReportOptions, "report", arguments)
+    from fedpohcs.analysis.report import write_report
+
+    thresholds = options.thresholds(given.thresholds)
+    write_report(_load_groups(given.runs), given.output, given.title, thresholds)
+    print(given.output)
+
+
+def list_names(arguments: list[str]) -> None:
+    """Print the worlds, levels, selectors, presets, aggregators and attacks there are."""
+    _parse(options.ListOptions, "list", arguments)
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, SELECTORS, WORLDS
+    from fedpohcs.worlds import world_class, world_levels
+
+    register_plugins()
+    worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
+    aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
+    attacks = {name: attack.tell for name, attack in ATTACKS.items()}
+    registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": aggregators, "attacks": attacks}
+    sections = {"worlds": worlds} | {
+        title: {name: _first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
+    }
+    for title, entries in sections.items():
+        print(f"{title}:")
+        for name, description in entries.items():
+            print(f"  {name:<22}{description}")
+
+
+def osm(arguments: list[str]) -> None:
+    """Build, fetch or show traffic networks, or measure how IDM drives in them."""
+    from fedpohcs.cli.traffic import run_command
+
+    run_command(arguments)
+
+
+def flower(arguments: list[str]) -> None:
+    """Run a federation on Flower: on this machine, or prepared for a fleet."""
+    from fedpohcs.cli.flower import run_command
+
+    run_command(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": train,
+    "resume": resume,
+    "compare": compare,
+    "reproduce": reproduce,
+    "config": config,
+    "plot": plot,
+    "table": table,
+    "report": report,
+    "watch": inspection.watch,
+    "export": inspection.export,
+    "play": inspection.play,
+    "list": list_names,
+    "theory": theory,
+    "osm": osm,
+    "flower": flower,
+}
+
+
+def _parse(cls: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
+    description = _first_line(COMMANDS[command.partition(" ")[0]])
+    return parse(cls, f"fedpohcs {command}", description, arguments, default)
+
+
+def _parse_compare(start: StartingPoint, config: ExperimentConfig) -> options.CompareOptions:
+    default = options.CompareOptions(settings_as(options.SharedSettings, config), out=tyro.MISSING)
+    return _parse(options.CompareOptions, f"compare {start.name}", start.rest, default)
+
+
+def _split(name: str, text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if "" in parts or len(set(parts)) < len(parts):
+        raise UserError(f"{name} (={text!r}) must be different names joined by commas.")
+    return parts
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise UserError(f"seeds (={text!r}) must be whole numbers joined by commas.")
+    return int(text)
+
+
+@contextmanager
+def _watched(out: Path) -> Iterator[Any]:
+    """A progress display for the run in `out`."""
+    from fedpohcs.cli.display import ProgressDisplay
+
+    with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"), ProgressDisplay() as display:
+        yield display
+
+
+def _load_groups(paths: Sequence[Path]) -> list[Any]:
+    from fedpohcs.analysis.groups import load_groups
+
+    if not paths:
+        raise UserError("runs (=none) must name at least one run folder.")
+    return load_groups(paths)

@@ -1,0 +1,57 @@
+"""A grid of runs on a Ray cluster whose machines share a disk. Extra: ray."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedpohcs.cli.grid import Launch, complete_run
+from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
+from fedpohcs.core.errors import UserError
+
+
+class RayJob:
+    """A run as a Ray task of one core."""
+
+    def __init__(self, ray: Any, folder: Path, config: ExperimentConfig) -> None:
+        self._ray = ray
+        self._result = ray.remote(num_cpus=1)(_task).remote(str(folder.resolve()), to_dict(config))
+
+    def failure(self) -> str | None:
+        ready, _ = self._ray.wait([self._result], timeout=0)
+        if not ready:
+            return None
+        try:
+            return self._ray.get(self._result)
+        except self._ray.exceptions.RayError as error:
+            return str(error).strip().splitlines()[-1]
+
+    def stop(self) -> None:
+        self._ray.cancel(self._result, force=False)
+
+
+def _task(folder: str, config: dict[str, Any]) -> str:
+    try:
+        complete_run(Path(folder), from_dict(config))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def ray_cluster() -> Iterator[tuple[Launch, int]]:
+    """Starts runs on the cluster that RAY_ADDRESS names, or on one of this machine; and how many cores it has."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError("backend (='ray') needs the extra ray. Install it: pip install 'fedpohcs[ray]'.") from error
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # what Ray starts does not use our JAX
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    try:
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        yield lambda folder, config, slot: RayJob(ray, folder, config), max(1, cores)
+    finally:
+        ray.shutdown()

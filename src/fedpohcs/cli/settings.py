@@ -1,0 +1,86 @@
+"""Where the settings of a command come from: a preset or a file, before its options change them."""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require, require_known
+from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import PRESETS, register_plugins
+
+T = TypeVar("T")
+
+
+class StartingPoint(NamedTuple):
+    """Where the settings of a command come from before its options change them."""
+
+    name: str
+    config: Callable[[str | None, str | None], ExperimentConfig]  # at a level and with a selector, None: its own
+    rest: list[str]
+    level: str | None
+    selector: str | None
+
+
+def starting_point(command: str, arguments: list[str]) -> StartingPoint:
+    """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in ("--config", "--level", "--selector", "--clients"):
+        peek.add_argument(option)
+    try:
+        seen, _ = peek.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{error.argument_name}: {error.message}. See fedpohcs {command} --help.") from error
+    name, rest = None, arguments
+    if arguments and not arguments[0].startswith("-"):
+        register_plugins()
+        require_known("preset", arguments[0], PRESETS)
+        name, rest = arguments[0], arguments[1:]
+    if seen.config is not None:
+        if name is not None:
+            raise UserError(f"config (={seen.config!r}) takes the place of the preset {name!r}. Leave one of them out.")
+        from fedpohcs.core.toml import read_toml
+
+        base = read_toml(Path(seen.config))
+        name, make = Path(seen.config).stem, lambda level, selector: _with_names(base, level, selector)
+    elif name is not None:
+        make = functools.partial(preset, name)
+    elif "-h" in arguments or "--help" in arguments:
+        name, rest = next(iter(PRESETS)), ["--help"]
+        make = functools.partial(preset, name)
+    else:
+        first, known = next(iter(PRESETS)), ", ".join(PRESETS)
+        raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+    clients = None if seen.clients is None else _whole_number("clients", seen.clients)
+    sized = lambda level, selector: _with_clients(make(level, selector), clients)  # noqa: E731
+    return StartingPoint(name, sized, rest, seen.level, seen.selector)
+
+
+def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
+    return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
+
+
+def _with_clients(config: ExperimentConfig, num_clients: int | None) -> ExperimentConfig:
+    if num_clients is None:
+        return config
+    federation, least = config.federation, max(num_clients, 1)
+    shrunk = {name: min(getattr(federation, name), least) for name in ("num_candidates", "num_selected")}
+    return dataclasses.replace(config, federation=dataclasses.replace(federation, num_clients=num_clients, **shrunk))
+
+
+def settings_as(cls: type[T], config: ExperimentConfig) -> T:
+    """The same settings as another class of settings."""
+    return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(ExperimentConfig)})
+
+
+def _whole_number(name: str, text: str) -> int:
+    require(text.removeprefix("-").isdecimal(), name, text, "must be a whole number")
+    return int(text)
+
+
+def run_path(config: ExperimentConfig) -> Path:
+    """Where a run lies among those of its preset."""
+    return Path(config.level) / config.selector / f"seed-{config.seed}"

@@ -1,0 +1,153 @@
+"""`fedpohcs theory`: what it reads and what it does. Heavy imports wait until the input is checked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedpohcs.cli.parsing import parse
+from fedpohcs.core.errors import UserError, require_known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.table import Table
+
+    from fedpohcs.theory.rates import Rate
+    from fedpohcs.theory.verify import Finding
+
+FIGURES = ("error-bound", "heterogeneity", "selection", "aggregation")
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """`fedpohcs theory verify`."""
+
+    instances: int = 10_000
+    """How many random federations to check the claims on."""
+    seed: int = 0
+    """Of the random federations."""
+    climb_steps: int = 30
+    """Steps of hill climbing towards a violation, for each claim that was not violated at random."""
+    claims: str | None = None
+    """Names of claims, joined by commas. None: all."""
+    out: Path = Path("runs/theory")
+    """Folder for the worst instance of every claim, CLAIM.npz."""
+    instance: Path | None = None
+    """Check only this stored instance again."""
+    format: Literal["text", "markdown"] = "text"
+    """How to print the table."""
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """`fedpohcs theory plot`."""
+
+    out: Path = Path("runs/theory")
+    """Folder for the pictures, PNG and SVG."""
+    figures: str = ",".join(FIGURES)
+    """Names, joined by commas."""
+
+
+def theory(arguments: list[str]) -> None:
+    """Check the paper's claims on random federations (verify), or draw its bounds (plot)."""
+    commands = {"verify": (VerifyOptions, verify), "plot": (PlotOptions, plot)}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: fedpohcs theory {verify,plot} ...\n")
+        for name, (_, command) in commands.items():
+            print(f"  {name:<8}{command.__doc__}")
+        if not arguments:
+            raise UserError("theory needs a command: fedpohcs theory verify, or fedpohcs theory plot.")
+        return
+    require_known("theory command", arguments[0], commands)
+    options, command = commands[arguments[0]]
+    command(parse(options, f"fedpohcs theory {arguments[0]}", command.__doc__, arguments[1:]))
+
+
+def verify(given: VerifyOptions) -> None:
+    """Check every claim of the paper; exit with 1 if one that is documented to hold is violated."""
+    from fedpohcs.theory.rates import measured_rates
+    from fedpohcs.theory.verify import check_stored, save_worst, verify_claims
+
+    if given.instance is not None:
+        findings, rates = [check_stored(given.instance)], []
+    else:
+        names = given.claims.split(",") if given.claims else None
+        findings = verify_claims(
+            given.instances, seed=given.seed, climb_steps=given.climb_steps, names=names, watch=_say
+        )
+        rates = measured_rates(given.seed) if names is None else []
+        save_worst(findings, given.out)
+    for table in (_claims_table(findings), *([_rates_table(rates)] if rates else [])):
+        _print(table, given.format)
+    if given.instance is None:
+        _say(f"worst instances: {given.out}")
+        surprises = [finding.name for finding in findings if not finding.as_expected]
+        if surprises:
+            _say(f"violated although documented to hold: {', '.join(surprises)}")
+            raise SystemExit(1)
+
+
+def plot(given: PlotOptions) -> None:
+    """Draw the error bound, the effects of heterogeneity and selection, and the aggregation error."""
+    names = given.figures.split(",")
+    for name in names:
+        require_known("figure", name, FIGURES)
+    from fedpohcs.analysis.figures import save_figure
+    from fedpohcs.theory.figures import draw
+
+    for name in names:
+        figure = draw(name)
+        for ending in ("png", "svg"):
+            path = given.out / f"{name}.{ending}"
+            save_figure(figure, path)
+            print(path, flush=True)
+
+
+def _say(message: str) -> None:
+    print(message, flush=True)
+
+
+def _claims_table(findings: "Iterable[Finding]") -> "Table":
+    table = _table("claim", "paper", "statement", "instances", "violations", "measured / bound", "verdict")
+    for finding in findings:
+        claim = finding.claim
+        verdict = "violated" if finding.violations else "not violated" if claim.holds else "not violated here"
+        table.add_row(
+            finding.name,
+            claim.place,
+            claim.statement,
+            f"{finding.instances}",
+            f"{finding.violations}",
+            f"{finding.tightest:.3f}",
+            verdict if finding.as_expected else f"{verdict}: not as documented",
+        )
+    return table
+
+
+def _rates_table(rates: "Iterable[Rate]") -> "Table":
+    table = _table("paper", "error of two-layer networks", "stated exponent", "worst case", "verdict")
+    for rate in rates:
+        verdict = "not violated" if rate.holds else "violated"
+        table.add_row(rate.place, rate.statement, f"{rate.stated:.2f}", f"{round(rate.measured, 2) + 0.0:.2f}", verdict)
+    return table
+
+
+def _table(*columns: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        number = column in ("instances", "violations", "measured / bound", "stated exponent", "worst case")
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _print(table: "Table", style: str) -> None:
+    from rich import box
+    from rich.console import Console
+
+    if style == "markdown":
+        table.box, table.pad_edge = box.MARKDOWN, True
+    # Wide enough for every column, so that a narrow terminal or a file does not cut names off.
+    Console(width=160, highlight=False, emoji=False, markup=False).print(table)

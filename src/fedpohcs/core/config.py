@@ -1,0 +1,379 @@
+"""An experiment as one tree of frozen dataclasses. Each checks itself when it is made.
+
+The same tree is the command line, the stored `config.json` and the Python API. Field comments are the help texts.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+from fedpohcs.core.checks import check_kinds, require_fraction, require_not_negative, require_positive
+from fedpohcs.core.errors import UserError, require, require_known
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Who takes part. Paper: Table 4 and Alg. 3."""
+
+    num_clients: int = 60
+    """N, the size of the population."""
+    num_candidates: int = 18
+    """d, the clients sampled and asked each round."""
+    num_selected: int = 6
+    """K, the candidates that train."""
+    client_weights: tuple[float, ...] | None = None
+    """q_n, one positive number a client; they are normalised. None: all equal."""
+    update_weights: Literal["steps", "clients"] = "steps"
+    """Weigh an update by the environment steps behind it, or by q_n."""
+    aggregator: str = "parameter-mean"
+    """How updates become one policy; see `fedpohcs list`. Robust ones count every update alike, whatever its steps."""
+    tolerated_liars: int = 1
+    """f, the lying clients among those selected that a robust aggregator must bear. More need a larger K."""
+    change_limit: float = 2.0
+    """Of norm-clip: no update changes the policy by more than so many times the median change."""
+    evaluation_episodes: int = 10
+    """Episodes of every client in an evaluation."""
+    evaluation_every: int = 1
+    """Evaluate after every so many rounds."""
+    compared_pairs: Literal["shared", "all"] = "shared"
+    """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
+
+    def __post_init__(self) -> None:
+        check_kinds("federation.", self)
+        n, d, k = self.num_clients, self.num_candidates, self.num_selected
+        require_positive("federation.", self, "num_clients", "num_selected")
+        require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
+        require_not_negative("federation.", self, "tolerated_liars")
+        require(
+            k <= d,
+            "federation.num_selected",
+            k,
+            f"must not exceed num_candidates (={d})",
+            "Sample more or train fewer.",
+        )
+        require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
+        if self.client_weights is not None:
+            weights = self.client_weights
+            require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
+            positive = all(math.isfinite(w) and w > 0 for w in weights)
+            require(positive, "federation.client_weights", weights, "must be finite and above 0")
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The local learner: PPO with an adaptive KL penalty. Paper: Sec. 5.2, Tables 1-3."""
+
+    loss: Literal["kl-penalty", "clip"] = "kl-penalty"
+    """Surrogate objective: adaptive KL penalty (the paper's), or PPO's clipped one."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Tanh layers of the policy and of the critic. Empty: linear, a table where observations are one-hot."""
+    local_iterations: int = 5
+    """I, local iterations a round."""
+    steps_per_iteration: int = 2048
+    """Whole episodes are collected until there are more steps than this."""
+    epochs: int = 1
+    """E, passes over the collected steps by the policy."""
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    learning_rate_decay: float = 0.98
+    """Factor a round."""
+    learning_rate_floor: float = 1e-8
+    momentum: float = 0.9
+    max_gradient_norm: float = 10.0
+    discount: float = 0.99
+    """gamma."""
+    gae_discount: float = 0.95
+    """lambda of generalised advantage estimation."""
+    bootstrap_at_time_limit: bool = True
+    """Value the state where the time limit cut an episode. False: as if it had ended there."""
+    importance_cap: float = 10.0
+    """Largest importance weight of the KL-penalty surrogate."""
+    clip_range: float = 0.2
+    """Of the clipped surrogate."""
+    kl_target: float = 0.003
+    kl_coefficient: float = 1.0
+    """beta at the start; it adapts and is averaged with the weights."""
+    entropy_coefficient: float = 0.1
+    entropy_decay_rounds: int = 20
+    """The entropy coefficient is divided by 10 every so many rounds."""
+    critic_learning_rate: float = 1e-3
+    critic_epochs: int = 3
+    filter_observations: bool = True
+    """Each client z-scores its observations with its own running statistics. False where units are shared already."""
+    filter_rewards: bool = True
+    """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
+    filter_warmup_steps: int = 100_000
+    """About so many steps of the initial policy start a client's observation and reward filters."""
+    filter_evaluation_episodes: int | None = None
+    """In the filters, what is played outside training counts as if there were so many evaluation episodes a round.
+    None: as many as there are."""
+    observation_clip: float = 5.0
+    """Filtered observations stay within plus and minus this."""
+    reward_clip: float = 10.0
+    """Filtered rewards stay within plus and minus this."""
+
+    def __post_init__(self) -> None:
+        at = "learner."
+        check_kinds(at, self)
+        require_positive(at, self, "local_iterations", "steps_per_iteration", "epochs", "batch_size")
+        require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
+        require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
+        require_positive(at, self, "observation_clip", "reward_clip")
+        require_not_negative(
+            at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs"
+        )
+        if self.filter_evaluation_episodes is not None:
+            require_positive(at, self, "filter_evaluation_episodes")
+        require_fraction(at, self, "learning_rate_decay", "gae_discount")
+        require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
+        require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
+        sizes = self.hidden_sizes
+        require(all(size > 0 for size in sizes), "learner.hidden_sizes", sizes, "must all be above 0")
+
+    @property
+    def observation_limit(self) -> float:
+        """Where observations are clipped: nowhere if they are not filtered."""
+        return self.observation_clip if self.filter_observations else math.inf
+
+    @property
+    def reward_limit(self) -> float:
+        """Where rewards are clipped: nowhere if they are not filtered."""
+        return self.reward_clip if self.filter_rewards else math.inf
+
+
+@dataclass(frozen=True)
+class ModellingConfig:
+    """Phase one: the tabular model behind D_n and A_n. Paper: Sec. 4.2."""
+
+    history_rounds: int = 5
+    """Evaluation episodes of so many past rounds are modelled."""
+    episodes: int | None = None
+    """Episodes that those who are asked play for their tables alone. None: those of the evaluation serve."""
+    steps_per_episode: int | None = None
+    """Model only so many first steps of an episode. None: all."""
+    observation_cell: float = 0.1
+    """Width of a state cell, in units of the filtered observation."""
+    discretiser: str | None = None
+    """Cells of your own in place of `observation_cell`: module:function from observations [n, obs], unfiltered, to
+    integers [n] or [n, k]."""
+    action_cell: float = 0.1
+    """Width of an action cell. Discrete actions are their own cells."""
+    clip_actions: bool = False
+    """Clip actions to the action space before they are put into cells."""
+    horizon: int = 1000
+    """Steps of the visitation recursion."""
+    action_support: Literal["state", "client"] = "state"
+    """Renormalise the policy over the action cells taken in that state, or over all the client ever took."""
+    episode_end: Literal["absorbing", "restart"] = "absorbing"
+    """Where the last step of an episode leads: nowhere, or to a start state."""
+    advantages: Literal["model", "gae"] = "model"
+    """Policy evaluation on the tabular model, or GAE samples averaged by cell."""
+    standardise: bool = False
+    """Scale a client's advantages to mean 0 and standard deviation 1."""
+    missing: Literal["zero", "predicted"] = "zero"
+    """Pairs a client never visited: zero, or predicted from its own table."""
+    rewards: Literal["raw", "filtered"] = "raw"
+    """Model the environment's rewards, or each client's own rescaled ones."""
+
+    def __post_init__(self) -> None:
+        check_kinds("modelling.", self)
+        require_positive("modelling.", self, "history_rounds", "observation_cell", "action_cell", "horizon")
+        for name in ("episodes", "steps_per_episode"):
+            if getattr(self, name) is not None:
+                require_positive("modelling.", self, name)
+
+
+@dataclass(frozen=True)
+class TrafficConfig:
+    """The world `hongkong`. The paper leaves all of this open."""
+
+    horizon: int = 500
+    """Steps of a tenth of a second in an episode."""
+    reward: Literal["network", "ego"] = "network"
+    """How close to the target speed all vehicles drive, or the learning one alone."""
+    safety: Literal["flow", "longitudinal", "none"] = "flow"
+    """What SUMO still does for the learning vehicle: keep its distance, give way and stop at red lights; only keep its
+    distance; or nothing, so that it can crash."""
+    networks: str = ""
+    """Folder made by `fedpohcs osm build`, whose networks replace synthetic areas of the same name."""
+
+    def __post_init__(self) -> None:
+        check_kinds("traffic.", self)
+        require_positive("traffic.", self, "horizon")
+
+
+@dataclass(frozen=True)
+class ProtectionConfig:
+    """How measurements are protected where `privacy` asks for it; docs/privacy.md is the specification."""
+
+    sketch_size: int = 16_384
+    """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
+    precise: bool = False
+    """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB a candidate."""
+    value_limit: float = 128.0
+    """Slots of a sketch are clipped to plus and minus this. Raise it where rewards are large."""
+    scalar_limit: float | None = None
+    """Returns and gradient norms are clipped to plus and minus this before they are rounded. None: they are not, which
+    epsilon does not allow."""
+    score_bits: int = 8
+    """A score is rounded to so many bits before it is uploaded."""
+    min_cohort: int = 5
+    """Fewer candidates than this are never added up: a sum of few hides little."""
+    epsilon: float | None = None
+    """Differential privacy of each uploaded score, spent anew every time a client answers. None: off."""
+
+    def __post_init__(self) -> None:
+        at = "protection."
+        check_kinds(at, self)
+        size, bits, cohort = self.sketch_size, self.score_bits, self.min_cohort
+        in_range = 64 <= size <= 2**24 and size % 2 == 0
+        require(in_range, f"{at}sketch_size", size, "must be even, at least 64 and at most 2**24")
+        require_positive(at, self, "value_limit")
+        require(2 <= bits <= 24, f"{at}score_bits", bits, "must be at least 2 and at most 24")
+        remedy = "In a sum of two, each could work out the other's table."
+        require(cohort >= 3, f"{at}min_cohort", cohort, "must be at least 3", remedy)
+        require_positive(at, self, *(name for name in ("epsilon", "scalar_limit") if getattr(self, name) is not None))
+
+    @property
+    def num_words(self) -> int:
+        """Words of 4 bytes that everything a candidate uploads fits into."""
+        return 2**20 if self.precise else self.sketch_size
+
+
+@dataclass(frozen=True)
+class DefenceConfig:
+    """What limits a lying client's share of the selections; docs/trust.md has the price of each. All off by default."""
+
+    table_clip: float | None = None
+    """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
+    max_selections: int | None = None
+    """Select a client at most so often in any `window` rounds; beyond, it is no candidate. None: as often as it is
+    chosen."""
+    window: int = 20
+    """Rounds over which `max_selections` counts."""
+
+    def __post_init__(self) -> None:
+        check_kinds("defence.", self)
+        require_positive("defence.", self, "window")
+        require_positive(
+            "defence.", self, *(name for name in ("table_clip", "max_selections") if getattr(self, name) is not None)
+        )
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """Clients that lie, to try defences with: a test world, and nothing to switch on where results matter."""
+
+    kind: str | None = None
+    """What they lie about; see `fedpohcs list`. None: nobody lies."""
+    clients: tuple[int, ...] | Literal["one-selected"] = (0,)
+    """Who lies: ids, counted from 0 as in the files of a run; or, in training, one of those selected, drawn anew every
+    round."""
+    scale: float = 10.0
+    """How much: factor of an inflated table, of a flipped change, of noise, of a claimed score."""
+
+    def __post_init__(self) -> None:
+        check_kinds("attack.", self)
+        require_positive("attack.", self, "scale")
+        who, rule = self.clients, "must be different ids from 0, or 'one-selected'"
+        ids = who != "one-selected" and min(who, default=-1) >= 0 and len(who) == len(set(who))
+        require(ids or who == "one-selected", "attack.clients", who, rule)
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """One run: a world, a federation, a way to select, a learner."""
+
+    world: str = "mountain-cars"
+    level: str = "medium"
+    """Level of heterogeneity; every world names its own."""
+    env: str | None = None
+    """What the world `gym` is made of: a registered Gymnasium id, or module:function that makes a client's own."""
+    selector: str = "fedpohcs"
+    """How the clients that train are chosen; see `fedpohcs list`."""
+    rounds: int = 150
+    seed: int = 0
+    """Decides initial weights, candidate sets and every other draw."""
+    executor: Literal["vectorised", "one-by-one"] = "vectorised"
+    """Run clients together, or one after the other to debug."""
+    groups: int = 2
+    """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
+    does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
+    privacy: Literal["none", "masked", "he"] = "none"
+    """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    modelling: ModellingConfig = field(default_factory=ModellingConfig)
+    traffic: TrafficConfig = field(default_factory=TrafficConfig)
+    protection: ProtectionConfig = field(default_factory=ProtectionConfig)
+    defence: DefenceConfig = field(default_factory=DefenceConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+
+    def __post_init__(self) -> None:
+        check_kinds("", self)
+        require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
+        require(self.groups > 0, "groups", self.groups, "must be at least 1")
+        require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
+        if self.env is not None:
+            require(self.world == "gym", "env", self.env, f"is for the world 'gym', not for {self.world!r}")
+        if self.privacy != "none":
+            rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
+            require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)
+            rule = f"must be None with privacy {self.privacy!r}: the server sees no table that it could clip"
+            require(self.defence.table_clip is None, "defence.table_clip", self.defence.table_clip, rule)
+        self._check_trust()
+
+    @property
+    def filter_weight(self) -> float:
+        """How often a step that is played outside training counts in the filters."""
+        if self.learner.filter_evaluation_episodes is None:
+            return 1.0
+        played_a_round = self.federation.evaluation_episodes / self.federation.evaluation_every
+        return self.learner.filter_evaluation_episodes / played_a_round
+
+    def _check_trust(self) -> None:
+        """Refuse liars that do not exist, and a cap under which there are too few to select from."""
+        n, k = self.federation.num_clients, self.federation.num_selected
+        liars = [] if self.attack.clients == "one-selected" or self.attack.kind is None else self.attack.clients
+        rule = f"must be below num_clients (={n})"
+        require(all(client < n for client in liars), "attack.clients", self.attack.clients, rule)
+        most, window = self.defence.max_selections, self.defence.window
+        if most is not None:
+            rule = f"must be at least {-(-k * window // n)}, or {n} clients cannot fill {window} rounds of {k}"
+            require(most * n >= k * window, "defence.max_selections", most, rule)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as plain values, every default written out."""
+    return dataclasses.asdict(config)
+
+
+def flat_dict(config: ExperimentConfig) -> dict[str, Any]:
+    """The config as one level of plain values, named as on the command line: `learner.momentum`."""
+    return flatten(to_dict(config))
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, whose keys are joined by dots."""
+    flat = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str = "") -> Any:
+    """The config back from plain values. Unknown keys are refused."""
+    hints = get_type_hints(cls)
+    for key in values:
+        require_known(f"{prefix}key", key, hints)
+    arguments = {}
+    for key, value in values.items():
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise UserError(f"{prefix}{key} (={value!r}) must be a table of settings.")
+            value = from_dict(value, hints[key], f"{prefix}{key}.")
+        elif isinstance(value, list):
+            value = tuple(value)
+        arguments[key] = value
+    return cls(**arguments)

@@ -1,0 +1,19 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write so that a crash or a power cut at any moment leaves the old file or the new one."""
+    unfinished = path.with_name(path.name + ".partial")
+    with open(unfinished, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,192 @@
+"""Everything that is chosen by a name. One line here, or one entry point of an installed package, adds a name.
+
+Entries are written as `module:attribute` and imported when they are first used, so that a misspelt name is refused
+before anything heavy is loaded. A package offers its own in its `pyproject.toml`:
+
+    [project.entry-points."fedpohcs.worlds"]
+    point-mass = "their_package.worlds:PointMass"
+"""
+
+import importlib
+from collections.abc import Iterator, MutableMapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedpohcs.core.errors import UserError, require_known
+
+
+class Registry(MutableMapping[str, Any]):
+    """Names to things, or to where things are imported from.
+
+    Example:
+        >>> colours = Registry("colour", {"pi": "math:pi"})
+        >>> colours["mine"] = "blue"
+        >>> sorted(colours), round(colours["pi"], 2)
+        (['mine', 'pi'], 3.14)
+    """
+
+    def __init__(self, kind: str, entries: dict[str, Any]) -> None:
+        self.kind = kind
+        self.entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self.entries[name]
+        if isinstance(entry, str) and ":" in entry:
+            entry = self.entries[name] = self._load(name, entry)
+        return entry
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        self.entries[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def find(self, name: str, setting: str | None = None) -> Any:
+        """The thing called `name`; an unknown name is refused, and the nearest known one suggested."""
+        require_known(setting or self.kind, name, self)
+        return self[name]
+
+    def source(self, name: str) -> str:
+        """Where the thing is defined, `module:attribute`, without importing it."""
+        entry = self.entries[name]
+        return entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
+
+    def _load(self, name: str, entry: str) -> Any:
+        module, _, attribute = entry.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except UserError:
+            raise
+        except Exception as error:
+            if module.startswith("fedpohcs."):
+                raise
+            remedy = "Repair or uninstall the package that offers it."
+            raise UserError(f"{self.kind} {name!r} (={entry!r}) cannot be loaded: {error}. {remedy}") from error
+
+
+WORLDS = Registry(
+    "world",
+    {
+        "mountain-cars": "fedpohcs.worlds.mountain_car:MountainCars",
+        "hoppers": "fedpohcs.worlds.mujoco:Hoppers",
+        "half-cheetahs": "fedpohcs.worlds.mujoco:HalfCheetahs",
+        "walkers": "fedpohcs.worlds.mujoco:Walkers",
+        "hongkong": "fedpohcs.worlds.hongkong.world:HongKong",
+        "gym": "fedpohcs.worlds.gym:GymWorld",
+        "tabular": "fedpohcs.worlds.tabular:TabularWorlds",
+    },
+)
+"""World classes; see `worlds.base.World`."""
+
+SELECTORS = Registry(
+    "selector",
+    {
+        "fedavg": "fedpohcs.server.selection:fedavg",
+        "power-of-choice": "fedpohcs.server.selection:power_of_choice",
+        "gradient-norm": "fedpohcs.server.selection:gradient_norm",
+        "fedpohcs": "fedpohcs.server.selection:fedpohcs",
+        "fedpohcs-one-phase": "fedpohcs.server.selection:fedpohcs_one_phase",
+        "full": "fedpohcs.server.selection:full",
+        "heterogeneity-only": "fedpohcs.server.selection:heterogeneity_only",
+        "potential-only": "fedpohcs.server.selection:potential_only",
+    },
+)
+"""Functions that make a `Selector`."""
+
+AGGREGATORS = Registry(
+    "aggregator",
+    {
+        "parameter-mean": "fedpohcs.server.aggregation:PARAMETER_MEAN",
+        "policy-mean": "fedpohcs.server.aggregation:POLICY_MEAN",
+        "coordinate-median": "fedpohcs.server.aggregation:COORDINATE_MEDIAN",
+        "trimmed-mean": "fedpohcs.server.aggregation:TRIMMED_MEAN",
+        "phocas": "fedpohcs.server.aggregation:PHOCAS",
+        "krum": "fedpohcs.server.aggregation:KRUM",
+        "multi-krum": "fedpohcs.server.aggregation:MULTI_KRUM",
+        "norm-clip": "fedpohcs.server.aggregation:NORM_CLIP",
+    },
+)
+"""Instances of `Aggregator`."""
+
+ATTACKS = Registry(
+    "attack",
+    {
+        "inflated-table": "fedpohcs.execution.attacked:INFLATED_TABLE",
+        "lying-score": "fedpohcs.execution.attacked:LYING_SCORE",
+        "flipped-update": "fedpohcs.execution.attacked:FLIPPED_UPDATE",
+        "noisy-update": "fedpohcs.execution.attacked:NOISY_UPDATE",
+        "nan-update": "fedpohcs.execution.attacked:NAN_UPDATE",
+        "zero-update": "fedpohcs.execution.attacked:ZERO_UPDATE",
+    },
+)
+"""Instances of `Attack`."""
+
+PRESETS = Registry(
+    "preset",
+    {
+        "mountain-cars": "fedpohcs.core.presets:mountain_cars",
+        "mountain-cars-paper": "fedpohcs.core.presets:mountain_cars_paper",
+        "hoppers": "fedpohcs.core.presets:hoppers",
+        "hoppers-paper": "fedpohcs.core.presets:hoppers_paper",
+        "hongkong": "fedpohcs.core.presets:hongkong",
+        "half-cheetahs": "fedpohcs.core.presets:half_cheetahs",
+        "walkers": "fedpohcs.core.presets:walkers",
+        "gym": "fedpohcs.core.presets:gym",
+        "tabular": "fedpohcs.core.presets:tabular",
+    },
+)
+"""Functions of level and selector that make an `ExperimentConfig`."""
+
+STORED_TYPES = Registry(
+    "stored type",
+    {
+        "saved": "fedpohcs.runs.experiment:Saved",
+        "server-state": "fedpohcs.core.types:ServerState",
+        "weighted-advantage": "fedpohcs.core.types:WeightedAdvantage",
+        "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
+        "one-phase-state": "fedpohcs.server.selection:OnePhaseState",
+        "client-snapshot": "fedpohcs.execution.clients:Snapshot",
+        "client-state": "fedpohcs.execution.clients:ClientState",
+        "play-order": "fedpohcs.execution.clients:Asked",
+        "private-snapshot": "fedpohcs.execution.private:PrivateSnapshot",
+        "remote-clients": "fedpohcs.server.protocols:RemoteClients",
+        "filters": "fedpohcs.learners.filters:Filters",
+        "moments": "fedpohcs.learners.filters:Moments",
+        "agent-params": "fedpohcs.learners.networks:AgentParams",
+        "policy-params": "fedpohcs.learners.networks:PolicyParams",
+        "dense": "fedpohcs.learners.networks:Dense",
+        "ppo-optimisers": "fedpohcs.learners.ppo:OptimiserState",
+        "membership": "fedpohcs.privacy.client:Membership",
+        "kept-membership": "fedpohcs.deploy.member:Kept",
+    },
+)
+"""Named tuples that checkpoints hold, by the name under which they are stored: modules may move, names may not."""
+
+REGISTRIES: dict[str, Registry] = {
+    "worlds": WORLDS,
+    "selectors": SELECTORS,
+    "aggregators": AGGREGATORS,
+    "attacks": ATTACKS,
+    "presets": PRESETS,
+    "stored_types": STORED_TYPES,
+}
+"""By the plural that names their entry points: `fedpohcs.worlds`, `fedpohcs.selectors`, ..."""
+
+
+@cache
+def register_plugins() -> None:
+    """Add what installed packages offer, once. A name that is taken already keeps its meaning."""
+    for group, registry in REGISTRIES.items():
+        for entry in entry_points(group=f"fedpohcs.{group}"):
+            if entry.name not in registry:
+                registry[entry.name] = entry.value

@@ -1,0 +1,76 @@
+"""A config as a TOML file: written with the explanation of every key, read back with every mistake named."""
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedpohcs.core.config import ExperimentConfig, from_dict
+from fedpohcs.core.errors import UserError
+
+
+def to_toml(config: ExperimentConfig) -> str:
+    """The whole config; every key after what it means."""
+    return "\n".join(_section(config)) + "\n"
+
+
+def read_toml(path: Path) -> ExperimentConfig:
+    """The config in a file. Keys that are missing have the default of their class."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"config (={str(path)!r}) cannot be read: {reason}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"config (={str(path)!r}) is not TOML: {error}.") from error
+    try:
+        return from_dict(values)
+    except UserError as error:
+        raise UserError(f"config (={str(path)!r}): {error}") from error
+
+
+def _section(config: Any, name: str = "") -> list[str]:
+    """Plain keys first, then a table for each nested config, as TOML wants it."""
+    help_texts = _help_texts(type(config))
+    lines, tables = [], []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            tables += [
+                "",
+                f"[{field.name}]",
+                *_comment(inspect.getdoc(type(value)) or ""),
+                *_section(value, field.name),
+            ]
+            continue
+        lines += _comment(help_texts.get(field.name, ""))
+        lines.append(f"# {field.name} =" if value is None else f"{field.name} = {_literal(value)}")
+    return lines + tables
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), 116)]
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
+
+
+def _help_texts(cls: type) -> dict[str, str]:
+    """The string below each field of a dataclass, by field."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    texts = {}
+    for field, below in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            texts[field.target.id] = str(below.value.value)  # type: ignore[union-attr]
+    return texts

@@ -1,0 +1,48 @@
+"""Recorded environment steps, whoever recorded them. Without JAX, so that worker processes need not load it."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpohcs.core.types import AnyArray
+
+
+class Status(IntEnum):
+    """What a recorded step is."""
+
+    PADDING = 0  # after the last episode of its lane
+    RUNNING = 1
+    TERMINATED = 2  # the last of its episode
+    TRUNCATED = 3  # the last before the time limit cut its episode
+
+
+class Trajectory(NamedTuple):
+    """Recorded steps: time comes first, then the lanes, which run side by side.
+
+    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write a step.
+    """
+
+    observation: AnyArray
+    action: AnyArray
+    reward: AnyArray
+    status: AnyArray  # of type Status
+    next_observation: AnyArray | None  # before any reset; recorded only where somebody reads it
+
+    @property
+    def valid(self) -> AnyArray:
+        """Whether the step is one, and not padding."""
+        return self.status != Status.PADDING
+
+    @property
+    def last(self) -> AnyArray:
+        """Whether an episode ends with the step."""
+        return self.status >= Status.TERMINATED
+
+
+def position_in_episode(last: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many steps of its episode come before each step, given which steps are the last of theirs."""
+    index = np.arange(len(last))
+    opening = np.concatenate(([True], last[:-1]))[: len(last)]
+    return index - np.maximum.accumulate(np.where(opening, index, 0))

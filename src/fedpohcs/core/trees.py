@@ -1,0 +1,29 @@
+"""Trees of arrays with a leading client axis, and trees whose arrays have names."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def named_arrays(tree: Any) -> dict[str, Any]:
+    """Every array of a tree, named by its place."""
+    import jax
+
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def take_clients(tree: Any, index: Any) -> Any:
+    """Rows of every leaf."""
+    import jax
+
+    return jax.tree.map(lambda x: np.asarray(x)[index], tree)
+
+
+def finite_clients(stacked: Any) -> NDArray[np.bool_]:
+    """Which clients have only finite numbers in a pytree with a leading client axis."""
+    import jax
+
+    leaves = [np.asarray(x) for x in jax.tree.leaves(stacked)]
+    return np.all([np.isfinite(x).all(axis=tuple(range(1, x.ndim))) for x in leaves], axis=0)

@@ -1,0 +1,234 @@
+"""Everything a run needs to go on, on disk after every round. No pickle: a file can name types but never run code.
+
+A file is one line that names the format, the SHA-256 of the rest and its length; one line of JSON with the config, the
+round and the shape of the state; then the bytes of its arrays. It appears under its name only when it is complete.
+"""
+
+import hashlib
+import json
+import os
+import queue
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.config import ExperimentConfig, flatten, to_dict
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.files import replace_file
+from fedpohcs.core.moved import new_name
+from fedpohcs.core.registries import STORED_TYPES
+
+FORMAT = "fedpohcs-checkpoint-1"
+NUM_KEPT = 3
+FREE_KEYS = frozenset({"rounds"})
+"""Settings that may change between a checkpoint and the run that goes on from it: no round depends on them."""
+
+
+class Checkpoint(NamedTuple):
+    """The state after a round."""
+
+    round: int
+    config: dict[str, Any]
+    state: Any  # named tuples, tuples, lists, dicts, None, numbers, text and arrays
+
+
+class DamagedError(Exception):
+    """A file that is not what was written."""
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """The whole file."""
+    arrays: list[np.ndarray] = []
+    skeleton = _pack(checkpoint.state, arrays)
+    shapes = [[array.dtype.str, array.shape] for array in arrays]
+    head = {"round": checkpoint.round, "config": checkpoint.config, "state": skeleton, "arrays": shapes}
+    body = b"".join([json.dumps(head).encode(), b"\n", *(array.tobytes() for array in arrays)])
+    return f"{FORMAT} {hashlib.sha256(body).hexdigest()} {len(body)}\n".encode() + body
+
+
+def from_bytes(data: bytes) -> Checkpoint:
+    """The checkpoint back; `DamagedError` if a single byte differs from what was written."""
+    first, _, body = data.partition(b"\n")
+    words = first.decode("ascii", "replace").split()
+    if len(words) != 3 or words[0] != FORMAT:
+        raise DamagedError(f"does not begin with {FORMAT}")
+    if words[2] != str(len(body)) or words[1] != hashlib.sha256(body).hexdigest():
+        raise DamagedError("is cut off or altered")
+    text, _, raw = body.partition(b"\n")
+    head = json.loads(text)
+    arrays, start = [], 0
+    for dtype, shape in head["arrays"]:
+        count = int(np.prod(shape, dtype=int))
+        arrays.append(np.frombuffer(raw, dtype, count, start).reshape(shape).copy())
+        start += arrays[-1].nbytes
+    return Checkpoint(head["round"], head["config"], _unpack(head["state"], arrays))
+
+
+def _pack(tree: Any, arrays: list[np.ndarray]) -> Any:
+    """`tree` as JSON, with numbers in place of its arrays, which are put into `arrays`."""
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return {"type": _stored_name(type(tree)), "fields": [_pack(x, arrays) for x in tree]}
+    if isinstance(tree, (tuple, list)):
+        return {"type": type(tree).__name__, "fields": [_pack(x, arrays) for x in tree]}
+    if isinstance(tree, dict):
+        return {"type": "dict", "fields": [[_pack(key, arrays), _pack(x, arrays)] for key, x in tree.items()]}
+    array = np.asarray(tree)
+    if array.dtype.hasobject:
+        raise TypeError(f"a checkpoint cannot hold a {type(tree).__name__}")
+    arrays.append(array)
+    return {"type": "array", "fields": len(arrays) - 1}
+
+
+def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    kind, fields = tree["type"], tree["fields"]
+    if kind == "array":
+        return arrays[fields]
+    if kind == "dict":
+        return {_unpack(key, arrays): _unpack(x, arrays) for key, x in fields}
+    values = [_unpack(x, arrays) for x in fields]
+    if kind == "list":
+        return values
+    return tuple(values) if kind == "tuple" else _named_tuple(kind)(*values)
+
+
+def _stored_name(kind: type) -> str:
+    """The name under which a named tuple is stored: a registered one, or where the type of somebody else is defined."""
+    source = f"{kind.__module__}:{kind.__qualname__}"
+    for name in STORED_TYPES:
+        if STORED_TYPES.source(name) == source:
+            return name
+    return f"optax:{kind.__qualname__}" if source.startswith("optax.") else source
+
+
+def _named_tuple(name: str) -> Callable[..., Any]:
+    """A type by its stored name: a registered one, one of Optax, or one of a module the program has loaded itself."""
+    if name in STORED_TYPES:
+        return STORED_TYPES[name]
+    module, _, path = name.partition(":")
+    moved = new_name(module.removeprefix("fedpohcs."))  # release 0.1 stored where types were defined then
+    source = f"fedpohcs.{moved}:{path}" if moved and module.startswith("fedpohcs.") else name
+    for known in STORED_TYPES:
+        if STORED_TYPES.source(known) == source:
+            return STORED_TYPES[known]
+    kind: Any = import_module("optax") if module.partition(".")[0] == "optax" else sys.modules.get(module)
+    for part in path.split("."):
+        kind = getattr(kind, part, None)
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        raise UserError(f"checkpoint names the type {name}, which this program does not know.")
+    return kind
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """All checkpoints of a run, oldest first."""
+    return sorted((folder / "checkpoints").glob("round-*.ckpt"))
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Publish a checkpoint whole or not at all, then drop the oldest ones."""
+    place = folder / "checkpoints"
+    place.mkdir(exist_ok=True)
+    path = place / f"round-{checkpoint.round:06d}.ckpt"
+    replace_file(path, to_bytes(checkpoint))
+    keep_newest(folder, NUM_KEPT)
+    return path
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Drop the checkpoints before the newest ones."""
+    for old in checkpoint_files(folder)[:-count]:
+        old.unlink(missing_ok=True)
+
+
+def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -> Checkpoint | None:
+    """The newest checkpoint that is sound and not ahead of the tables, which end with `last_round`; None: no file.
+
+    Warns of every damaged one it passes over. Stops if all are unusable, or made with other settings.
+    """
+    problems = []
+    for path in reversed(checkpoint_files(folder)):
+        try:
+            checkpoint = from_bytes(path.read_bytes())
+        except (DamagedError, OSError) as error:
+            problems.append(f"{path.name} {error}")
+            warnings.warn(f"checkpoint {path} {error}; trying the one before", stacklevel=2)
+            continue
+        _check_config(path, checkpoint.config, config)
+        if checkpoint.round <= last_round:
+            return checkpoint
+        problems.append(f"{path.name} is ahead of rounds.csv, which ends with round {last_round}")
+    if problems:
+        remedy = "Start the run anew with --overwrite."
+        raise UserError(f"run (={str(folder)!r}) has no usable checkpoint: {'; '.join(problems)}. {remedy}")
+    return None
+
+
+def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
+    wanted, default = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, ExperimentConfig()))
+    found = default | flatten(stored)  # settings that came later than the checkpoint were at their default
+    differing = [
+        f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
+        for key in sorted(wanted.keys() | found.keys())
+        if key not in FREE_KEYS and wanted.get(key) != found.get(key)
+    ]
+    if differing:
+        raise UserError(f"checkpoint (={str(path)!r}) belongs to another config: {', '.join(differing)}.")
+
+
+class CheckpointWriter:
+    """Writes checkpoints on a thread of its own, in order, so that the next round need not wait for the disk.
+
+    At most one waits while another is written. A failure is raised by the next call.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._waiting: queue.Queue[Checkpoint | None] = queue.Queue(maxsize=1)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def submit(self, checkpoint: Checkpoint) -> None:
+        """Write it soon. Its arrays must not change any more."""
+        self._raise_failure()
+        self._waiting.put(checkpoint)
+
+    def close(self) -> None:
+        """Return when everything submitted is on disk."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+        self._raise_failure()
+
+    def _write_all(self) -> None:
+        while (checkpoint := self._waiting.get()) is not None:
+            if self._failure is None:
+                try:
+                    self._sync_tables()
+                    write_checkpoint(self.folder, checkpoint)
+                except Exception as error:  # raised where somebody can act on it
+                    self._failure = error
+
+    def _sync_tables(self) -> None:
+        """The rows of a round reach the disk before the checkpoint that builds on them."""
+        for path in self.folder.glob("*.csv"):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _raise_failure(self) -> None:
+        if self._failure is None:
+            return
+        if isinstance(self._failure, OSError):
+            reason = self._failure.strerror or self._failure
+            remedy = "The checkpoints before it are intact; free some space and use fedpohcs resume."
+            raise UserError(f"run (={str(self.folder)!r}) cannot store a checkpoint: {reason}. {remedy}")
+        raise self._failure

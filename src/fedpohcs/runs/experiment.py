@@ -1,0 +1,301 @@
+"""A whole run: rounds in a row, each handed to whoever watches or stores it."""
+
+import importlib.util
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fedpohcs.core.config import ExperimentConfig, to_dict
+from fedpohcs.core.errors import require, require_known
+from fedpohcs.core.registries import SELECTORS, register_plugins
+from fedpohcs.core.types import Params, RoundRecord, ServerState
+from fedpohcs.execution import make_protected_executor, with_liars
+from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
+from fedpohcs.runs.storage import RunFolder
+from fedpohcs.server.protocols import Executor
+from fedpohcs.worlds import make_world, world_class, world_levels
+from fedpohcs.worlds.host import HostWorld
+
+
+class Observer(Protocol):
+    """Watches a run: a progress display, a logger."""
+
+    def on_start(self, config: ExperimentConfig) -> None:
+        """Before anything is computed."""
+        ...
+
+    def on_round(self, record: RoundRecord) -> None:
+        """After every round; round 0 is the evaluation before training."""
+        ...
+
+    def on_finish(self) -> None:
+        """After the last round, or when the run stops early."""
+        ...
+
+
+class History(NamedTuple):
+    """What a run leaves in memory."""
+
+    config: ExperimentConfig
+    records: list[RoundRecord]  # empty if they were not to be kept
+    params: Params
+
+    @property
+    def mean_returns(self) -> list[float]:
+        """Mean return over all clients, by round; round 0 comes before training. NaN where nobody was evaluated."""
+        returns = [record.evaluation.mean_return for record in self.records]
+        return [float(some.mean()) if len(some) else math.nan for some in returns]
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds of a run."""
+
+    server: ServerState
+    clients: Any
+
+
+MakeExecutor = Callable[..., Executor]
+"""Takes a config, and by name: `record` and `snapshot`, as `make_protected_executor` does."""
+
+
+class Training:
+    """A federation between two rounds: all it takes to run the next one, or to go on another day."""
+
+    executor: Executor
+
+    def __init__(
+        self, config: ExperimentConfig, saved: Saved | None = None, make_clients: MakeExecutor = make_protected_executor
+    ) -> None:
+        """Build clients and server anew, or from what was saved."""
+        self.config = config
+        self.selector = SELECTORS[config.selector]()
+        if "weighted_advantage" in self.selector.requires:
+            from fedpohcs.metrics import compile_ahead
+
+            threading.Thread(target=compile_ahead, daemon=True).start()
+        record = bool(self.selector.requires - {"mean_return"})
+        clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
+        self.executor = with_liars(clients, config)
+        self.is_new = saved is None
+        self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
+
+    def remaining_rounds(self) -> Iterator[RoundRecord]:
+        """The rounds still to come, one by one; a new run begins with round 0, which evaluates the untrained policy."""
+        from fedpohcs.server.round import evaluate_start, run_round
+
+        config = self.config
+        if self.is_new:
+            self.is_new = False
+            yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+        while self.state.round < config.rounds:
+            self.state, record = run_round(
+                self.state, self.executor, self.selector, config.federation, config.seed, config.defence
+            )
+            yield record
+
+    def snapshot(self) -> Saved:
+        """The present state, which later rounds do not touch."""
+        return Saved(self.state, self.executor.snapshot())
+
+
+def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
+    """A new run of `config`, in memory."""
+    check_names(config)
+    configure_jax(config.groups)
+    return Training(config, make_clients=make_clients)
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    out: Path | str | None = None,
+    *,
+    overwrite: bool = False,
+    observers: Sequence[Observer] = (),
+    checkpoint_every: int = 1,
+    keep_records: bool = True,
+    make_clients: MakeExecutor = make_protected_executor,
+) -> History:
+    """Train a federation as `config` says, and store the run in `out` if given.
+
+    Args:
+        config: the experiment.
+        out: run folder; must not hold a run yet unless `overwrite`.
+        overwrite: replace the run that is there.
+        observers: told of every round.
+        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
+        make_clients: who runs the clients. They live in this process by default.
+    """
+    check_names(config)
+    _check_cadence(checkpoint_every)
+    if out is None:
+        return _run_all(start_training(config, make_clients), None, observers, 0, keep_records)
+    with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
+        return _run_all(start_training(config, make_clients), folder, observers, checkpoint_every, keep_records)
+
+
+def resume_experiment(
+    path: Path | str,
+    *,
+    rounds: int | None = None,
+    observers: Sequence[Observer] = (),
+    checkpoint_every: int = 1,
+    keep_records: bool = True,
+    make_clients: MakeExecutor = make_protected_executor,
+) -> History:
+    """Go on with a run that stopped, from its last checkpoint, as if it never had. History holds the new rounds only.
+
+    Args:
+        path: the run folder.
+        rounds: in all; None: as many as the run was to have.
+        observers: told of every new round.
+        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
+        make_clients: who runs the clients. They live in this process by default.
+    """
+    _check_cadence(checkpoint_every)
+    with RunFolder.reopen(Path(path), rounds) as folder:
+        check_names(folder.config)
+        training = _continue_training(folder, make_clients)
+        return _run_all(training, folder, observers, checkpoint_every, keep_records)
+
+
+def _check_cadence(checkpoint_every: int) -> None:
+    require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "must be 0 or more")
+
+
+def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Training:
+    """Where the newest sound checkpoint leaves off; from the start if none was written."""
+    configure_jax(folder.config.groups)
+    checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
+    folder.cut_after(checkpoint.round if checkpoint else -1)
+    return Training(folder.config, checkpoint.state if checkpoint else None, make_clients)
+
+
+def _run_all(
+    training: Training,
+    folder: RunFolder | None,
+    observers: Sequence[Observer],
+    checkpoint_every: int,
+    keep_records: bool,
+) -> History:
+    """All remaining rounds, each stored and shown before the next begins."""
+    config, records = training.config, []
+    writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
+    for observer in observers:
+        observer.on_start(config)
+    try:
+        for record in training.remaining_rounds():
+            if keep_records:
+                records.append(record)
+            if folder is not None:
+                folder.append(record)
+            due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)
+            if writer is not None and due:
+                writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
+            for observer in observers:
+                observer.on_round(record)
+    finally:
+        for observer in observers:
+            observer.on_finish()
+        training.executor.close()
+        if writer is not None:
+            writer.close()
+    if folder is not None:
+        from fedpohcs.learners.filters import stored_filters
+
+        filters = training.executor.client_filters()
+        folder.save_policy(training.state.params, None if filters is None else stored_filters(filters))
+        keep_newest(folder.path, 1)
+    return History(config, records, training.state.params)
+
+
+def configure_jax(groups: int) -> None:
+    """Set JAX up before it is first used. Imported here, because JAX itself takes a while."""
+    from fedpohcs.execution import devices
+
+    devices.configure_jax(groups)
+
+
+def check_names(config: ExperimentConfig) -> None:
+    """Refuse names that are not registered and settings that only the world can judge, before anything is written.
+
+    Not when a config is made: a run can be read where a selector or world of somebody's own is not known.
+    """
+    from fedpohcs.core.registries import AGGREGATORS
+
+    register_plugins()
+    require_known("selector", config.selector, SELECTORS)
+    require_known("level", config.level, world_levels(config.world))
+    world = world_class(config.world)
+    if issubclass(world, HostWorld):
+        world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
+    federation = config.federation
+    require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
+    _check_trust(config)
+    if config.privacy != "none":
+        _check_privacy(config)
+    if federation.aggregator == "policy-mean":
+        from fedpohcs.worlds.base import DiscreteActions
+
+        tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
+        rule = "needs a tabular policy: discrete actions and no hidden layers"
+        require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_trust(config: ExperimentConfig) -> None:
+    """Refuse more liars than the aggregator can bear, a cap on those who always train, and lies nobody asks for."""
+    from fedpohcs.core.registries import AGGREGATORS
+
+    selector, federation, attack = SELECTORS[config.selector](), config.federation, config.attack
+    name, liars = federation.aggregator, federation.tolerated_liars
+    k = federation.num_clients if selector.everyone else federation.num_selected
+    least = AGGREGATORS[name].least(liars)
+    rule = f"must be at least {least} for {name} to bear federation.tolerated_liars (={liars})"
+    require(k >= least, "federation.num_selected", k, rule, "Select more clients, or tolerate fewer liars.")
+    most = config.defence.max_selections
+    capped = most is not None and selector.everyone
+    require(not capped, "defence.max_selections", most, f"cannot hold with {config.selector}, which selects everyone")
+    if attack.kind is not None:
+        _check_attack(config, selector.requires)
+
+
+def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
+    from fedpohcs.core.registries import ATTACKS
+
+    kind, tables = config.attack.kind, "weighted_advantage" in requires
+    require_known("attack.kind", str(kind), ATTACKS)
+    about = ATTACKS[str(kind)].about
+    rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
+    scores = bool(requires) and (config.privacy != "none" or not tables)
+    require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
+    rule = f"is for updates: when clients lie about {about}s nobody is selected yet"
+    everyone = config.attack.clients != "one-selected"
+    require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
+
+
+PRIVACY_PACKAGES = {"masked": ("privacy", ("cryptography",)), "he": ("he", ("cryptography", "tenseal"))}
+
+
+def _check_privacy(config: ExperimentConfig) -> None:
+    """Refuse what the protocol cannot do, or cannot do safely."""
+    extra, packages = PRIVACY_PACKAGES[config.privacy]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    remedy = f"pip install 'fedpohcs[{extra}]'"
+    require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
+    selector, federation = SELECTORS[config.selector](), config.federation
+    protection = config.protection
+    if "weighted_advantage" not in selector.requires:
+        bounded = not selector.requires or protection.epsilon is None or protection.scalar_limit is not None
+        rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
+        return require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
+    able = sorted(name for name, make in SELECTORS.items() if make().private)
+    rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
+    require(selector.private, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
+    one_phase = config.selector == "fedpohcs-one-phase"
+    asked = federation.num_selected if one_phase else federation.num_candidates
+    least, name = protection.min_cohort, "num_selected" if one_phase else "num_candidates"
+    rule = f"must be at least protection.min_cohort (={least}) with privacy {config.privacy!r}"
+    require(asked >= least, f"federation.{name}", asked, rule, "Ask more, or lower min_cohort to 3 at least.")

@@ -1,0 +1,101 @@
+"""A trained policy at work in the world of one client, step by step."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.runs.storage import read_config
+from fedpohcs.worlds.base import TracedWorld
+
+
+class Episode(NamedTuple):
+    """What happened from a start state to the end."""
+
+    observations: np.ndarray  # [T + 1, obs], the last one after the last step
+    actions: np.ndarray  # [T, ...]
+    rewards: np.ndarray  # [T]
+    terminated: bool  # or else the time limit ended it
+    scenes: list[Any]  # what a picture shows with each observation; see `pictures`
+
+    @property
+    def total(self) -> float:
+        """The return: undiscounted, of the environment's own rewards."""
+        return float(self.rewards.sum())
+
+
+def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy: bool = False) -> list[Episode]:
+    """Episodes of the policy of a finished run with a client's own world and filter; ids count from 0."""
+    from fedpohcs.runs.export import load_run_policy
+
+    config = read_config(run)
+    num_clients = config.federation.num_clients
+    require(client < num_clients, "client", client + 1, f"must not exceed num_clients (={num_clients})")
+    policy = load_run_policy(run)
+
+    def act(observation: np.ndarray, generator: np.random.Generator) -> Any:
+        return policy.act(observation, client, None if greedy else generator)
+
+    from fedpohcs.worlds import make_world
+
+    world: Any = make_world(config)
+    simulator = TracedSimulator(world, client) if isinstance(world, TracedWorld) else world.open(client)
+    stage = Stage(config.world, simulator, world.horizon)
+    try:
+        return [_play(stage, act, np.random.default_rng([seed, index])) for index in range(number)]
+    except (RuntimeError, ValueError) as error:  # of an environment that is a user's own, or diverges
+        raise UserError(f"client {client + 1} cannot play: {error}") from error
+    finally:
+        simulator.close()
+
+
+class Stage(NamedTuple):
+    """Where an episode is played."""
+
+    world: str
+    simulator: Any  # an `envs.workers.Simulator`
+    horizon: int
+
+
+class TracedSimulator:
+    """One client of a world of pure functions."""
+
+    def __init__(self, world: TracedWorld, client: int) -> None:
+        import jax
+
+        self._own = jax.tree.map(lambda x: x[client], world.population)
+        self._reset, self._step = jax.jit(world.reset), jax.jit(world.step)
+        self._reset_noise, self._step_noise = world.reset_noise, world.step_noise
+
+    def reset(self, seed: np.random.Generator) -> np.ndarray:
+        """Start an episode."""
+        self._generator = seed
+        self._state, observation = self._reset(seed.random(self._reset_noise, np.float32), self._own)
+        return np.asarray(observation)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, None]:
+        """One step."""
+        noise = self._generator.random(self._step_noise, np.float32)
+        moved = self._step(self._state, action, noise, self._own)
+        self._state = moved.state
+        return np.asarray(moved.observation), float(moved.reward), bool(moved.terminated), False, None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _play(stage: Stage, act: Any, generator: np.random.Generator) -> Episode:
+    from fedpohcs.worlds.pictures import look
+
+    world, simulator, horizon = stage
+    observations, actions, rewards = [simulator.reset(generator)], [], []
+    scenes, terminated, truncated = [look(world, simulator)], False, False
+    while not (terminated or truncated or len(rewards) == horizon):
+        action = act(observations[-1], generator)
+        observation, reward, terminated, truncated, _ = simulator.step(action)
+        observations.append(observation)
+        actions.append(action)
+        rewards.append(reward)
+        scenes.append(look(world, simulator))
+    return Episode(np.stack(observations), np.stack(actions), np.array(rewards), terminated, scenes)

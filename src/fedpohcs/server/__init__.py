@@ -1,0 +1,1 @@
+"""One federated round on the server: selection, aggregation, server optimisers, defences, checks of replies."""

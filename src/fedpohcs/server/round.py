@@ -1,0 +1,167 @@
+"""One federated round, written once. Paper: Alg. 3 (FedPOHCS); every selector and executor runs it."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from fedpohcs.core.config import DefenceConfig, FederationConfig
+from fedpohcs.core.randomness import Purpose, host_generator
+from fedpohcs.core.types import (
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    Evaluation,
+    Params,
+    RoundRecord,
+    ServerState,
+    Vector,
+    WeightedAdvantage,
+)
+from fedpohcs.server.aggregation import aggregate
+from fedpohcs.server.defences import defended, remember
+from fedpohcs.server.protocols import Executor
+from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updates
+from fedpohcs.server.selection import Question, Selection, Selector
+
+log = logging.getLogger("fedpohcs")
+NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
+UNDEFENDED = DefenceConfig()
+
+
+def run_round(
+    state: ServerState,
+    executor: Executor,
+    selector: Selector,
+    federation: FederationConfig,
+    seed: int,
+    defence: DefenceConfig = UNDEFENDED,
+) -> tuple[ServerState, RoundRecord]:
+    """Sample candidates, ask them, choose, train, aggregate, evaluate on everyone."""
+    clock = PhaseClock()
+    question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
+    with clock.phase("measure"):
+        asked = selector.asks(question, state.selector_state)
+        metrics = CandidateMetrics(asked)
+        if len(asked):
+            metrics = executor.measure(state.params, state.round, asked, selector.requires)
+            metrics = sound_metrics(metrics, asked)
+        question = without_silent(question, asked, metrics)
+    with clock.phase("select"):
+        if len(question.candidates):
+            selection, selector_state = selector.select(question, metrics, state.selector_state)
+        else:
+            selection, selector_state = Selection(question.candidates), state.selector_state
+    with clock.phase("train"):
+        updates = executor.train(state.params, state.round, selection.client)
+        updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
+    with clock.phase("aggregate"):
+        weight = update_weight(updates, question.weight, federation)
+        params, rejected, info = aggregate(state.params, updates, weight, federation)
+    with clock.phase("evaluate"):
+        recent = remember(state.recent, selection.client, defence)
+        due = (state.round + 1) % federation.evaluation_every == 0
+        upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
+        executor.expect(selector.asks(upcoming, selector_state), selector.requires)
+        evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
+    record = RoundRecord(
+        round=state.round + 1,
+        candidates=question.candidates,
+        selection=selection,
+        updates_info={**updates.info, **info},
+        train_steps=updates.steps,
+        rejected=rejected,
+        evaluation=evaluation,
+        seconds=clock.seconds,
+        upload_bytes=upload_bytes(metrics),
+        asked_costs={name: cost for name, cost in metrics.costs.items() if name != "upload_bytes"},
+        capped=capped,
+        bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad),
+    )
+    name_bad_replies(record)
+    return ServerState(state.round + 1, params, selector_state, recent), record
+
+
+def evaluate_start(
+    state: ServerState, executor: Executor, selector: Selector, federation: FederationConfig, seed: int
+) -> RoundRecord:
+    """Round 0: how the untrained policy does, which is also what the first round measures."""
+    clock = PhaseClock()
+    with clock.phase("evaluate"):
+        upcoming = ask_question(state.round, selector, federation, seed)
+        executor.expect(selector.asks(upcoming, state.selector_state), selector.requires)
+        evaluation = evaluate_everyone(executor, state.params, 0)
+    nobody: ClientIds = np.arange(0)
+    record = RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
+    record = record._replace(bad_replies=evaluation.bad)
+    name_bad_replies(record)
+    return record
+
+
+def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> Evaluation:
+    """What the policy returns to every client whose answer is sound."""
+    everyone = np.arange(executor.num_clients)
+    return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
+
+
+def name_bad_replies(record: RoundRecord) -> None:
+    """Say in the log who sent what cannot be right."""
+    for bad in record.bad_replies:
+        log.warning("client %d, round %d: its answer to %s %s", bad.client + 1, record.round, bad.phase, bad.text)
+
+
+def ask_question(round_number: int, selector: Selector, federation: FederationConfig, seed: int) -> Question:
+    """The candidates of a round: a function of the seed, so that every selector meets the same ones."""
+    n = federation.num_clients
+    d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
+    sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
+    generator = host_generator(seed, Purpose.SELECTION, round_number)
+    return Question(np.sort(sampled), k, n, client_weight(federation), generator, federation.compared_pairs)
+
+
+def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
+    """The same question without the candidates that were asked and did not answer: a network may lose them."""
+    silent = np.setdiff1d(asked, metrics.client)
+    return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
+
+
+def client_weight(federation: FederationConfig) -> Vector:
+    """q_n of every client, summing to one."""
+    weight = np.asarray(federation.client_weights or np.ones(federation.num_clients), float)
+    return weight / weight.sum()
+
+
+def update_weight(updates: ClientUpdates, weight: Vector, federation: FederationConfig) -> Vector:
+    """How much each update counts: by the steps behind it, or by q_n; nothing if there are no steps behind it."""
+    if federation.update_weights == "steps":
+        return updates.steps.astype(float)
+    return np.where(updates.steps > 0, weight[updates.client], 0.0)
+
+
+def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:
+    """What each client that was asked sent: scalars, and the arrays of its table; or as counted on the way."""
+    if "upload_bytes" in metrics.costs:
+        return dict(zip(metrics.client.tolist(), metrics.costs["upload_bytes"].astype(int).tolist(), strict=True))
+    scalars = sum(metric.itemsize for metric in (metrics.mean_return, metrics.gradient_norm) if metric is not None)
+    tables = metrics.weighted_advantage or [None] * len(metrics.client)
+    return {int(client): scalars + _nbytes(table) for client, table in zip(metrics.client, tables, strict=True)}
+
+
+def _nbytes(table: WeightedAdvantage | None) -> int:
+    return 0 if table is None else sum(array.nbytes for array in (table.pair, table.value, *(table.fill or ())))
+
+
+class PhaseClock:
+    """Seconds spent in each phase of a round."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start

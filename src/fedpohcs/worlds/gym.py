@@ -1,0 +1,150 @@
+"""Anybody's Gymnasium environments as a federation, played in worker processes."""
+
+import math
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.imports import import_function
+from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
+from fedpohcs.worlds.workers import SimulatedWorld
+
+LONGEST_EPISODE = 1000  # steps, where the environment names no limit of its own
+
+
+class GymWorld(SimulatedWorld):
+    """Any Gymnasium environments: one that is registered, or those that a function makes for each client."""
+
+    levels: ClassVar[tuple[str, ...]] = ("own",)
+
+    def __init__(self, level: str, num_clients: int, env: str) -> None:
+        """Look at the first client's environment.
+
+        Args:
+            level: there is one: clients differ as the function that makes them says.
+            num_clients: whose environments `env` makes.
+            env: a registered id such as `CartPole-v1`, or `module:function` with `function(client) -> gymnasium.Env`.
+        """
+        del level, num_clients
+        if find_spec("gymnasium") is None:
+            raise UserError("this world needs the package gymnasium. Install it: pip install 'fedpohcs[gym]'")
+        self.env = env
+        try:
+            first = GymEnvironment(env, 0)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"env (={env!r}) cannot make client 0: {type(error).__name__}: {error}") from error
+        self.observation_size, self.actions, self.horizon = first.observation_size, first.actions, first.horizon
+        first.close()
+
+    @classmethod
+    def from_config(cls, config: ExperimentConfig) -> "GymWorld":
+        """With the environment that `config.env` names."""
+        remedy = "Name a registered environment, or a function of yours: my_module:make_client."
+        if config.env is None:
+            raise UserError(f"env (=None) must say which environments the world 'gym' is made of. {remedy}")
+        return cls(config.level, config.federation.num_clients, config.env)
+
+    def open(self, client: int) -> "GymEnvironment":
+        """The client's environment, in this process."""
+        opened = GymEnvironment(self.env, client)
+        for name in ("observation_size", "actions"):
+            mine, common = getattr(opened, name), getattr(self, name)
+            require(mine == common, name, mine, f"must be that of client 0 (={common!r})")
+        return opened
+
+
+class GymEnvironment:
+    """One client's environment in the form that workers play: flat observations, actions around 0, strict checks."""
+
+    def __init__(self, env: str, client: int) -> None:
+        import gymnasium
+
+        self.env = make_environment(env, client)
+        require(isinstance(self.env, gymnasium.Env), "env", env, "must make a gymnasium.Env")
+        self.space = self.env.observation_space
+        self.observation_size = int(gymnasium.spaces.flatdim(self.space))
+        self.flatten = gymnasium.spaces.flatten
+        self.actions = _actions(self.env.action_space)
+        self.horizon = _time_limit(self.env)
+        self.steps = 0
+
+    def reset(self, seed: np.random.Generator) -> np.ndarray:
+        """Start an episode."""
+        self.steps = 0
+        observation, _ = self.env.reset(seed=int(seed.integers(2**31)))
+        return self._checked(observation)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, None]:
+        """One step; whatever goes wrong says in which."""
+        self.steps += 1
+        try:
+            observation, reward, terminated, truncated, _ = self.env.step(self._native(action))
+        except Exception as error:
+            raise RuntimeError(f"step {self.steps}: {type(error).__name__}: {error}") from error
+        if not math.isfinite(reward):
+            raise ValueError(f"step {self.steps}: the reward (={reward}) is not a finite number")
+        return self._checked(observation), float(reward), bool(terminated), bool(truncated), None
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _checked(self, observation: Any) -> np.ndarray:
+        at = f"step {self.steps}: the observation"
+        shape = getattr(self.space, "shape", None)
+        if shape is not None and np.shape(observation) != shape:
+            raise ValueError(f"{at} has shape {np.shape(observation)}, but its space has {shape}")
+        flat = np.asarray(self.flatten(self.space, observation), np.float32)
+        if not np.isfinite(flat).all():
+            raise ValueError(f"{at} holds numbers that are not finite")
+        return flat
+
+    def _native(self, action: np.ndarray) -> Any:
+        """The environment's own action: -1 and 1 stand for the ends of its range, where it has some."""
+        space: Any = self.env.action_space
+        if isinstance(self.actions, DiscreteActions):
+            return int(action) + int(space.start)
+        if not np.isfinite(self.actions.low):
+            return action.reshape(space.shape).astype(space.dtype)
+        share = (np.clip(action, -1.0, 1.0).reshape(space.shape) + 1) / 2
+        return (space.low + share * (space.high - space.low)).astype(space.dtype)
+
+
+def make_environment(env: str, client: int) -> Any:
+    """The environment of a client: what its function makes, or a registered one, the same for all."""
+    import gymnasium
+
+    function = import_function("env", env) if ":" in env else None
+    if function is not None:
+        return function(client)
+    try:
+        return gymnasium.make(env)
+    except gymnasium.error.Error as error:
+        rule = "is neither a registered environment nor a function module:name"
+        raise UserError(f"env (={env!r}) {rule}: {' '.join(str(error).split())}") from error
+
+
+def _actions(space: Any) -> ContinuousActions | DiscreteActions:
+    from gymnasium.spaces import Box, Discrete
+
+    if isinstance(space, Discrete):
+        return DiscreteActions(int(space.n))
+    require(isinstance(space, Box), "action_space", space, "must be Box or Discrete", "Wrap the environment.")
+    bounded = np.isfinite(space.low).all() and np.isfinite(space.high).all()
+    limit = 1.0 if bounded else math.inf
+    return ContinuousActions(int(np.prod(space.shape)), -limit, limit)
+
+
+def _time_limit(env: Any) -> int:
+    if env.spec is not None and env.spec.max_episode_steps:
+        return int(env.spec.max_episode_steps)
+    return (
+        int(env.get_wrapper_attr("_max_episode_steps"))
+        if env.has_wrapper_attr("_max_episode_steps")
+        else LONGEST_EPISODE
+    )

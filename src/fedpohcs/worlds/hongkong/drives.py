@@ -1,0 +1,60 @@
+"""One drive, moment by moment, by whoever drives: a learned policy, or IDM."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.config import TrafficConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.runs.export import load_run_policy
+from fedpohcs.worlds.hongkong.areas import AREAS
+from fedpohcs.worlds.hongkong.networks import Network
+from fedpohcs.worlds.hongkong.simulation import Traffic
+
+STEPS_A_FRAME = 4
+Driver = Callable[[np.ndarray], np.ndarray]
+
+
+class Frame(NamedTuple):
+    """One moment of a drive; the ego vehicle comes first."""
+
+    vehicles: np.ndarray  # [11, 3]: east, north, heading in degrees
+    speeds: np.ndarray  # [11], m/s
+    total: float  # of rewards so far
+
+
+def record_drive(network: Network, config: TrafficConfig, seed: int, driver: Driver | None) -> list[Frame]:
+    """Every fourth step of an episode, and the last. Without a driver, IDM drives."""
+    traffic = Traffic(network, config)
+    try:
+        observation = traffic.reset(seed, idm_ego=driver is None)
+        frames, total, steps = [_frame(traffic, 0.0)], 0.0, 0
+        while True:
+            action = np.zeros(2) if driver is None else driver(observation)
+            observation, reward, terminated, truncated, _ = traffic.step(action)
+            total, steps = total + reward, steps + 1
+            ends = terminated or truncated
+            if ends or steps % STEPS_A_FRAME == 0:
+                frames.append(_frame(traffic, total))
+            if ends:
+                return frames
+    finally:
+        traffic.close()
+
+
+def _frame(traffic: Traffic, total: float) -> Frame:
+    return Frame(traffic.positions(), np.array(traffic.speeds), total)
+
+
+def load_driver(folder: Path, area: str) -> Driver:
+    """The most likely actions of the policy that a finished run has stored, with the filter of the area if any."""
+    policy = load_run_policy(folder)
+    world = policy.about["world"]
+    if world != "hongkong":
+        raise UserError(f"run (={str(folder)!r}) must be one of the world hongkong, not {world}.")
+    client = list(AREAS).index(area) if area in AREAS else None
+    if client is None and policy.about["filtered"]:
+        raise UserError(f"area (={area!r}) must be one of the run's own: its policy filters observations by client.")
+    return lambda observation: policy.act(observation, client)

@@ -1,0 +1,119 @@
+"""Worlds stepped outside JAX, and the seam between them and the executor: who plays what, and what comes back.
+
+A host world says what it looks like and makes a `Collector`. The executor hands the collector a `Play` for each
+client and a `Quota`, and gets a `Played` for each client, in the same order. How the steps come about is the
+collector's business:
+
+- `envs.lockstep.LockstepCollector` steps all clients and episodes together in one batch simulator (MuJoCo);
+- `envs.workers.WorkerCollector` plays whole episodes in worker processes, the policy included (Gymnasium, SUMO).
+
+What a collector returns is a function of the plays and the quota alone. It must not depend on which other clients play,
+on their order, on the number of workers or threads, or on what was played before.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.learners.filters import Filters
+from fedpohcs.learners.networks import PolicyParams
+from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, World
+
+
+class Play(NamedTuple):
+    """What one client is asked to play. All arrays are NumPy, without a client axis; it pickles."""
+
+    client: int
+    policy: PolicyParams  # `learners.networks.action_distribution(policy, filtered)` takes NumPy arrays
+    filters: Filters  # frozen while playing: `learners.filters.filter_observation(filters, observation, limit)`
+    observation_limit: float  # the limit of that call
+    draws: tuple[int, ...]  # names every draw of this play; see `episode_generator`
+
+
+class Quota(NamedTuple):
+    """How much each client plays: whole episodes, numbered from 0, in this order.
+
+    Either `episodes` of them, or as many as it takes to have more than `min_steps` steps, and not one more.
+    """
+
+    episodes: int | None = None
+    min_steps: int | None = None
+    steps_per_episode: int | None = None  # cut every episode after so many steps, as the time limit does
+
+
+class Played(NamedTuple):
+    """What one client has played."""
+
+    trajectory: Trajectory  # [n, 1, ...]: one lane, episode after episode, no padding; see `empty_trajectory`
+    num_lost: int = 0  # episodes given up because the simulation went wrong; they are not in the trajectory
+    failure: str | None = None  # why the client cannot take part in this round: "step 17 of episode 2: ..."
+
+
+class Collector(Protocol):
+    """Plays episodes for many clients."""
+
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+        """What each client has played, in the order of `plays`.
+
+        Observations and actions are recorded as the world and the policy gave them: unfiltered, unclipped, float32
+        (discrete actions: int32). Where an episode was cut, `next_observation` holds the observation after the cut;
+        its other rows are never read.
+
+        What goes wrong in a simulation never raises here: a lost episode is replaced by the next one and counted, and
+        a client that cannot play at all comes back with an empty trajectory and a `failure`.
+        """
+        ...
+
+    def close(self) -> None:
+        """End threads and processes. A closed collector is not used again."""
+        ...
+
+
+class HostWorld(World):
+    """A population of environments stepped outside JAX. Cheap to make and to keep: the collector is the heavy part.
+
+    `observation_size`, `actions` and `horizon` may belong to the class or to the world. Worlds that agree in them
+    share their compiled programs.
+    """
+
+    @abstractmethod
+    def make_collector(self) -> Collector:
+        """Whoever plays this world's episodes."""
+
+    def _shape(self) -> tuple[object, ...]:
+        return type(self), self.observation_size, self.actions, self.horizon
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostWorld) and self._shape() == other._shape()
+
+    def __hash__(self) -> int:
+        return hash(self._shape())
+
+
+def episode_generator(play: Play, episode: int) -> np.random.Generator:
+    """The generator of one episode: first the world draws its start from it, then `action_noise` is drawn."""
+    return np.random.default_rng([*play.draws, episode])
+
+
+NOISE_STEPS = 50
+"""Steps for which `action_noise` draws at once: part of the results, because the world may draw in between."""
+
+
+def action_noise(generator: np.random.Generator, actions: ContinuousActions | DiscreteActions) -> np.ndarray:
+    """What `Gaussian.sample` or `Categorical.sample` take in the next `NOISE_STEPS` steps, [NOISE_STEPS, ...]."""
+    if isinstance(actions, ContinuousActions):
+        return generator.standard_normal((NOISE_STEPS, actions.size), np.float32)
+    return generator.gumbel(size=(NOISE_STEPS, actions.num_choices)).astype(np.float32)
+
+
+def empty_trajectory(world: World) -> Trajectory:
+    """No steps at all, with the right shapes and types."""
+    observation = np.zeros((0, 1, world.observation_size), np.float32)
+    if isinstance(world.actions, ContinuousActions):
+        action = np.zeros((0, 1, world.actions.size), np.float32)
+    else:
+        action = np.zeros((0, 1), np.int32)
+    return Trajectory(observation, action, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.int8), observation)

@@ -1,0 +1,386 @@
+"""A collector for simulators that step many environments at once: one policy call a control step for everybody."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numba import njit
+
+from fedpohcs.core.trajectory import Status, Trajectory
+from fedpohcs.learners.filters import rescaled, standard_deviation
+from fedpohcs.learners.networks import Dense, PolicyParams, action_distribution
+from fedpohcs.worlds.base import World
+from fedpohcs.worlds.host import (
+    NOISE_STEPS,
+    Play,
+    Played,
+    Quota,
+    action_noise,
+    empty_trajectory,
+)
+from fedpohcs.worlds.seeding import seeded_generator
+
+LARGEST_LOSS = 20  # episodes in a row that a client may lose before it counts as unable to play
+LOOK_EVERY = 20  # steps between two looks at which episodes are no longer needed
+RUNNING, TERMINATED, TRUNCATED = map(int, (Status.RUNNING, Status.TERMINATED, Status.TRUNCATED))  # for compiled code
+Lanes = np.ndarray  # [n] of integers
+
+
+class Moved(NamedTuple):
+    """One step of some lanes; [n, ...] each."""
+
+    observation: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    broken: np.ndarray  # the simulation has failed, diverged or left the finite: what it says means nothing
+
+
+class Simulator(Protocol):
+    """Steps any of its lanes at once, given in ascending order.
+
+    Lane `client * lanes_per_client + slot` is an environment of that client.
+    """
+
+    lanes_per_client: int
+
+    def reset(self, lanes: Lanes, generators: Sequence[np.random.Generator]) -> np.ndarray:
+        """Start new episodes, each drawn from its own generator; the observations."""
+        ...
+
+    def step(self, lanes: Lanes, action: np.ndarray) -> Moved:
+        """One control step of these lanes."""
+        ...
+
+    def close(self) -> None:
+        """End threads."""
+        ...
+
+
+class _Client:
+    """Which episodes of one client are still to be played; a function of what its episodes turned out to be.
+
+    Episodes run side by side before it is known whether all of them are needed. Numbering them makes the outcome that
+    of playing them one after the other: surplus ones are dropped.
+    """
+
+    def __init__(self, quota: Quota, expected_length: float) -> None:
+        self.quota = quota
+        self.expected_length = expected_length
+        self.running: dict[int, int] = {}  # by number: the time on the collector's clock when it was started
+        self.length: dict[int, int] = {}  # of finished episodes
+        self.run: dict[int, int] = {}  # where each finished episode was recorded
+        self.lost: set[int] = set()
+        self.waiting: list[int] = []  # dropped ones, which may be wanted after all
+        self.next = 0  # the lowest number that was never started
+        self.chosen: list[int] = []  # finished ones before which none is missing, until the quota is met
+        self.chosen_steps = 0
+        self.total_steps = 0
+        self.is_met = False
+
+    def wants_another(self, clock: int) -> bool:
+        """Whether to start one more beside the running ones."""
+        if self.quota.episodes is not None:
+            return len(self.length) + len(self.running) < self.quota.episodes
+        expected = sum(max(clock - start, self.expected_length) for start in self.running.values())
+        return self.total_steps + expected <= (self.quota.min_steps or 0)
+
+    def start(self, clock: int) -> int:
+        """The lowest number not played yet, which runs from now on."""
+        if self.waiting:
+            number = self.waiting.pop(self.waiting.index(min(self.waiting)))
+        else:
+            number, self.next = self.next, self.next + 1
+        self.running[number] = clock
+        return number
+
+    def finish(self, number: int, length: int, run: int) -> None:
+        """An episode has come to its end."""
+        del self.running[number]
+        self.length[number], self.run[number] = length, run
+        self.total_steps += length
+        self._choose()
+
+    def lose(self, number: int) -> None:
+        """An episode has gone wrong."""
+        del self.running[number]
+        self.lost.add(number)
+        self._choose()
+
+    def drop_surplus(self, clock: int) -> list[int]:
+        """Stop running episodes that no outcome of the earlier ones makes necessary, unless one of those is lost."""
+        drop = list(self.running) if self.is_met else self._surplus(clock)
+        for number in drop:
+            del self.running[number]
+        self.waiting += drop
+        return drop
+
+    def _surplus(self, clock: int) -> list[int]:
+        enough = self.quota.min_steps
+        if enough is None:
+            return []
+        so_far = {number: clock - start for number, start in self.running.items()}
+        if self.total_steps + sum(so_far.values()) <= enough:
+            return []
+        steps, drop, last = self.chosen_steps, [], self._last_chosen()
+        for number in sorted(number for number in {**self.length, **so_far} if number > last):
+            if steps > enough and number in so_far:
+                drop.append(number)
+            steps += self.length.get(number, so_far.get(number, 0))
+        return drop
+
+    def _last_chosen(self) -> int:
+        return self.chosen[-1] if self.chosen else -1
+
+    def _choose(self) -> None:
+        """Go on with what follows the last chosen one, as far as it is known."""
+        number = self._last_chosen() + 1
+        while not self.is_met and (number in self.length or number in self.lost):
+            if number in self.length:
+                self.chosen.append(number)
+                self.chosen_steps += self.length[number]
+            if self.quota.min_steps is not None:
+                self.is_met = self.chosen_steps > self.quota.min_steps
+            else:
+                self.is_met = len(self.chosen) == self.quota.episodes
+            number += 1
+
+
+class LockstepCollector:
+    """Plays all clients' episodes side by side in one simulator."""
+
+    def __init__(self, world: World, simulator: Simulator) -> None:
+        self.world = world
+        self.simulator = simulator
+        self._expected_length: dict[int, float] = {}  # of a client's episodes; guides the work, never the outcome
+
+    def close(self) -> None:
+        """End the simulator's threads."""
+        self.simulator.close()
+
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+        """See `envs.host.Collector`."""
+        if not plays:
+            return []
+        order = sorted(range(len(plays)), key=lambda index: plays[index].client)  # lanes ascend
+        run = _Run(self.world, self.simulator, [plays[index] for index in order], quota, self._expected_length)
+        while run.active.any():
+            run.advance()
+        for play, client in zip(run.plays, run.clients, strict=True):
+            if client.length:
+                self._expected_length[play.client] = float(np.mean(list(client.length.values())))
+        played = dict(zip(order, run.results(), strict=True))
+        return [played[index] for index in range(len(plays))]
+
+
+class _Rows(NamedTuple):
+    """The lanes that play now, a row each: all that stays as it is until an episode starts or ends."""
+
+    at: tuple[np.ndarray, ...]  # play and slot
+    lane: Lanes
+    run: np.ndarray
+    started: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    log_std: np.ndarray
+
+
+class _Run:
+    """One call to `collect`. Arrays have the axes [play, slot]."""
+
+    def __init__(
+        self, world: World, simulator: Simulator, plays: Sequence[Play], quota: Quota, expected: dict[int, float]
+    ) -> None:
+        self.world, self.simulator, self.plays, self.quota = world, simulator, plays, quota
+        self.horizon = min(world.horizon, quota.steps_per_episode or world.horizon)
+        slots = simulator.lanes_per_client
+        shape = (len(plays), slots)
+        self.clients = [_Client(quota, min(expected.get(play.client, self.horizon), self.horizon)) for play in plays]
+        self.failures: list[str | None] = [None] * len(plays)
+        self.policy = _stacked_policy([play.policy for play in plays])
+        moments = [play.filters.observation for play in plays]
+        self.mean = np.stack([own.mean for own in moments])
+        self.std = np.stack([standard_deviation(own, np) for own in moments])
+        self.lane = np.array([play.client for play in plays])[:, None] * simulator.lanes_per_client + np.arange(slots)
+        self.active = np.zeros(shape, bool)
+        self.episode = np.zeros(shape, np.int64)
+        self.started = np.zeros(shape, np.int64)  # the clock's time
+        self.run = np.zeros(shape, np.int64)  # every started episode is a run of its own
+        self.observation = np.zeros((*shape, world.observation_size), np.float32)
+        self.generator: dict[tuple[int, int], np.random.Generator] = {}
+        self.noise: np.ndarray | None = None
+        self.rows: _Rows | None = None  # None: not what `active` says any more
+        self.recorded: list[tuple[np.ndarray, ...]] = []
+        self.cut: dict[int, np.ndarray] = {}  # by run: the observation after the time limit
+        self.num_runs = 0
+        self.clock = 0
+        self._fill(range(len(plays)))
+
+    def advance(self) -> None:
+        """One control step of every active lane."""
+        rows = self.rows = self.rows or self._gathered()
+        observation, time = self.observation[rows.at], self.clock - rows.started
+        action = self._act(rows, observation, time)
+        moved = self.simulator.step(rows.lane, action)
+        status = _status(time + 1 >= self.horizon, moved.terminated)
+        self.recorded.append((rows.run, observation, action, moved.reward, status))
+        self.observation[rows.at] = moved.observation
+        self.clock += 1
+        ended = np.flatnonzero((status != Status.RUNNING) | moved.broken)
+        if len(ended):
+            self._finish(rows.at, ended, status, moved.broken)
+        elif self.quota.episodes is None and self.clock % LOOK_EVERY == 0:
+            self._drop_surplus(range(len(self.plays)))
+
+    def results(self) -> list[Played]:
+        """What each client has played, its runs put in the order of their episodes."""
+        chosen = [client.chosen if client.is_met else [] for client in self.clients]
+        order = [client.run[number] for client, numbers in zip(self.clients, chosen, strict=True) for number in numbers]
+        rank = np.full(self.num_runs, len(order))
+        rank[order] = np.arange(len(order))
+        run, *columns = (np.concatenate(column) for column in zip(*self.recorded, strict=True))
+        self.recorded.clear()
+        by_rank = np.argsort(rank[run], kind="stable")[: np.count_nonzero(rank[run] < len(order))]
+        observation, action, reward, status = (column[by_rank] for column in columns)
+        following = np.zeros_like(observation)
+        for row in np.flatnonzero(status == Status.TRUNCATED):
+            following[row] = self.cut[int(run[by_rank[row]])]
+        whole = Trajectory(observation, action, reward.astype(np.float32), status, following)
+        played, begin = [], 0
+        for index, (client, numbers) in enumerate(zip(self.clients, chosen, strict=True)):
+            end = begin + sum(client.length[number] for number in numbers)
+            num_lost = sum(number < max(numbers, default=client.next) for number in client.lost)
+            if self.failures[index] is None:
+                part = Trajectory(*(x[begin:end, None] for x in whole))  # pyright: ignore[reportOptionalSubscript]
+                played.append(Played(part, num_lost))
+            else:
+                played.append(Played(empty_trajectory(self.world), num_lost, self.failures[index]))
+            begin = end
+        return played
+
+    def _gathered(self) -> _Rows:
+        at = np.nonzero(self.active)
+        owner = at[0]
+        log_std = self.policy.log_std[owner % len(self.policy.log_std)]
+        return _Rows(at, self.lane[at], self.run[at], self.started[at], self.mean[owner], self.std[owner], log_std)
+
+    def _act(self, rows: _Rows, observation: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """What the policies do in these lanes."""
+        at = rows.at
+        filtered = rescaled(observation, rows.mean, rows.std, self.plays[0].observation_limit)
+        policy = PolicyParams(self.policy.layers, rows.log_std)
+        distribution = action_distribution(policy, filtered, partial(row_affine, owner=at[0]))
+        phase = time % NOISE_STEPS
+        fresh = np.flatnonzero(phase == 0)
+        for slot in zip(at[0][fresh].tolist(), at[1][fresh].tolist(), strict=True):
+            self._store_noise(slot, action_noise(self.generator[slot], self.world.actions))
+        assert self.noise is not None  # every episode starts in phase 0
+        action = distribution.sample(self.noise[(*at, phase)])
+        return action.astype(np.int32) if action.dtype == np.int64 else action
+
+    def _store_noise(self, slot: tuple[int, int], noise: np.ndarray) -> None:
+        if self.noise is None:
+            self.noise = np.zeros((*self.active.shape, *noise.shape), noise.dtype)
+        self.noise[slot] = noise
+
+    def _finish(self, at: tuple[np.ndarray, ...], ended: np.ndarray, status: np.ndarray, broken: np.ndarray) -> None:
+        self.rows = None
+        slots = zip(at[0][ended].tolist(), at[1][ended].tolist(), strict=True)
+        for slot, how, is_broken in zip(slots, status[ended].tolist(), broken[ended].tolist(), strict=True):
+            client, number, run = self.clients[slot[0]], int(self.episode[slot]), int(self.run[slot])
+            self.active[slot] = False
+            if is_broken:
+                client.lose(number)
+                self._give_up_if_hopeless(slot[0])
+                continue
+            client.finish(number, self.clock - client.running[number], run)
+            if how == Status.TRUNCATED:
+                self.cut[run] = self.observation[slot].copy()
+        touched = np.unique(at[0][ended]).tolist()
+        self._drop_surplus(touched)
+        self._fill(touched)
+
+    def _give_up_if_hopeless(self, index: int) -> None:
+        client = self.clients[index]
+        if len(client.lost) - len(client.length) >= LARGEST_LOSS:
+            self.failures[index] = f"the simulation went wrong in {len(client.lost)} episodes of {client.next}"
+            client.running.clear()
+            self.active[index] = False
+
+    def _drop_surplus(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            drop = self.clients[index].drop_surplus(self.clock)
+            if drop:
+                self.rows = None
+                self.active[index] &= ~np.isin(self.episode[index], drop)
+
+    def _fill(self, indices: Sequence[int]) -> None:
+        """Start episodes in free lanes of these clients, as far as they are wanted."""
+        started: list[tuple[int, int]] = []
+        for index in indices:
+            client = self.clients[index]
+            if self.failures[index] is not None or client.is_met:
+                continue
+            for slot in np.flatnonzero(~self.active[index]).tolist():
+                if not client.wants_another(self.clock):
+                    break
+                self._start((index, slot), client.start(self.clock))
+                started.append((index, slot))
+        if started:
+            at = tuple(np.array(started).T)
+            self.observation[at] = self.simulator.reset(self.lane[at], [self.generator[slot] for slot in started])
+
+    def _start(self, slot: tuple[int, int], number: int) -> None:
+        self.active[slot] = True
+        self.episode[slot], self.started[slot], self.run[slot] = number, self.clock, self.num_runs
+        self.generator[slot] = seeded_generator([*self.plays[slot[0]].draws, number])  # as `episode_generator`
+        self.num_runs += 1
+
+
+@njit(nogil=True, cache=True)
+def _status(is_cut, terminated):
+    status = np.empty(len(is_cut), np.int8)
+    for row in range(len(is_cut)):
+        status[row] = TERMINATED if terminated[row] else TRUNCATED if is_cut[row] else RUNNING
+    return status
+
+
+def row_affine(x: np.ndarray, layer: Dense, owner: np.ndarray) -> np.ndarray:
+    """Rows x [n, inputs] through a layer: the one of all, or that of each row's owner, along its first axis.
+
+    Every row is computed as if it were the only one. The last digits of a row in BLAS depend on how many rows there
+    are, on some processors also on its place among them, and a client's actions must not depend on which lane an
+    episode is played in, nor on who else plays.
+    """
+    return _row_affine(x, layer.kernel, layer.bias, owner)
+
+
+@njit(nogil=True, cache=True)
+def _row_affine(x, kernels, biases, owner):
+    """Each sum is made in the order of the inputs, so vectors of outputs and four inputs at a time change no digit."""
+    rows, inputs = x.shape
+    outputs = kernels.shape[2]
+    result = np.zeros((rows, outputs), x.dtype)
+    in_fours = inputs - inputs % 4
+    for row in range(rows):
+        own = owner[row] % len(kernels)
+        y, z, k = result[row], x[row], kernels[own]
+        for i in range(0, in_fours, 4):
+            for j in range(outputs):
+                y[j] = y[j] + z[i] * k[i, j] + z[i + 1] * k[i + 1, j] + z[i + 2] * k[i + 2, j] + z[i + 3] * k[i + 3, j]
+        for i in range(in_fours, inputs):
+            for j in range(outputs):
+                y[j] += z[i] * k[i, j]
+        y += biases[own]
+    return result
+
+
+def _stacked_policy(policies: list[PolicyParams]) -> PolicyParams:
+    """Every play's own policy along a first axis, which has the length 1 if it is the same for all."""
+    if all(policy is policies[0] for policy in policies):
+        policies = policies[:1]
+    layers = zip(*[policy.layers for policy in policies], strict=True)
+    return PolicyParams(
+        tuple(Dense(np.stack([x.kernel for x in same]), np.stack([x.bias for x in same])) for same in layers),
+        np.stack([policy.log_std for policy in policies]),
+    )

@@ -1,0 +1,221 @@
+"""Moving pictures of an episode. A world that can be drawn has one line in `PAINTERS`."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.runs.playing import Episode
+from fedpohcs.worlds import make_world
+
+FRAMES_A_SECOND, MOST_FRAMES = 25, 150
+WIDTH, HEIGHT, MARGIN = 480, 300, 24
+SUPERSAMPLING = 2
+"""Drawn at twice the size and shrunk: smooth edges."""
+INK = "#1b1f24"
+
+
+class Painter(NamedTuple):
+    """How a world is drawn."""
+
+    paint: Callable[[ExperimentConfig, int, Episode, Path, str], None]  # of a client's episode, with a caption
+    look: Callable[[Any], Any] = lambda simulator: None  # what to keep of a moment besides the observation
+
+
+def can_draw(world: str) -> bool:
+    """Whether there is a picture of this world."""
+    return world in PAINTERS
+
+
+def look(world: str, simulator: Any) -> Any:
+    """What a picture of this moment needs besides the observation."""
+    return PAINTERS[world].look(simulator) if world in PAINTERS else None
+
+
+def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Path) -> None:
+    """An episode as a moving picture, sped up where it is long."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PAINTERS[config.world].paint(config, client, episode, path, f"client {client + 1}")
+    except OSError as error:
+        raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
+
+
+def _shown(episode: Episode) -> list[int]:
+    """The moments that become frames; the last is always among them."""
+    last = len(episode.observations) - 1
+    return [*range(0, last, math.ceil((last + 1) / MOST_FRAMES)), last]
+
+
+def _save(frames: list[Any], path: Path) -> None:
+    pause = [1000 // FRAMES_A_SECOND] * (len(frames) - 1) + [1500]  # and a look at where it ended
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=pause, loop=0, optimize=True)
+
+
+def _progress(episode: Episode, time: int) -> str:
+    return f"step {time}   return {episode.rewards[:time].sum():.1f}"
+
+
+def _finished(image: Any, text: str) -> Any:
+    """With a line of text, at the size it is shown."""
+    from PIL import ImageDraw, ImageFont
+
+    font = ImageFont.load_default(15 * SUPERSAMPLING)
+    ImageDraw.Draw(image).text((MARGIN * SUPERSAMPLING, 12 * SUPERSAMPLING), text, fill=INK, font=font)
+    return image.resize((WIDTH, HEIGHT)).quantize(64)
+
+
+def paint_mountain_car(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """The car in its valley."""
+    del config, client
+    background = _landscape()
+    _save([_frame(background, episode, time, caption) for time in _shown(episode)], path)
+
+
+def _landscape() -> Any:
+    """The valley and the flag, at the size things are drawn."""
+    from PIL import Image, ImageDraw
+
+    from fedpohcs.worlds.mountain_car import GOAL_POSITION, MAX_POSITION, MIN_POSITION
+
+    size = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING)
+    image = Image.new("RGB", size, "#eaf3fa")
+    draw = ImageDraw.Draw(image)
+    ground = [_place(x) for x in np.linspace(MIN_POSITION, MAX_POSITION, 200)]
+    ground = [(0, ground[0][1]), *ground, (size[0], ground[-1][1])]
+    draw.polygon([*ground, (size[0], size[1]), (0, size[1])], fill="#c9d8c0")
+    draw.line(ground, fill="#5b7a52", width=3 * SUPERSAMPLING, joint="curve")
+    x, y = _place(GOAL_POSITION)
+    top = y - 46 * SUPERSAMPLING
+    draw.line([(x, y), (x, top)], fill="#444444", width=2 * SUPERSAMPLING)
+    draw.polygon(
+        [(x, top), (x + 22 * SUPERSAMPLING, top + 8 * SUPERSAMPLING), (x, top + 16 * SUPERSAMPLING)], fill="#D55E00"
+    )
+    return image
+
+
+def _frame(background: Any, episode: Episode, time: int, caption: str) -> Any:
+    from PIL import ImageDraw
+
+    image = background.copy()
+    draw = ImageDraw.Draw(image)
+    position = float(episode.observations[time, 0])
+    slope = math.atan2(math.cos(3 * position) * 3 * 0.45 * _unit()[1], _unit()[0])
+    _draw_car(draw, _place(position), slope)
+    action = float(episode.actions[min(time, len(episode.actions) - 1), 0])
+    return _finished(image, f"{caption}   {_progress(episode, time)}   action {action:+.2f}")
+
+
+def _draw_car(draw: Any, wheels: tuple[float, float], slope: float) -> None:
+    """A body, a cabin and two wheels that stand on the ground at `wheels`."""
+    along, up = np.array([math.cos(slope), -math.sin(slope)]), np.array([-math.sin(slope), -math.cos(slope)])
+    unit = SUPERSAMPLING
+
+    def at(forward: float, above: float) -> tuple[float, float]:
+        x, y = np.array(wheels) + unit * (forward * along + above * up)
+        return float(x), float(y)
+
+    draw.polygon([at(-17, 6), at(17, 6), at(17, 14), at(-17, 14)], fill="#0072B2")
+    draw.polygon([at(-9, 14), at(9, 14), at(5, 22), at(-6, 22)], fill="#56B4E9")
+    for forward in (-10, 10):
+        x, y = at(forward, 5)
+        draw.ellipse([x - 5 * unit, y - 5 * unit, x + 5 * unit, y + 5 * unit], fill="#1b1f24")
+
+
+def _unit() -> tuple[float, float]:
+    """Pixels of a unit of position and of height."""
+    from fedpohcs.worlds.mountain_car import MAX_POSITION, MIN_POSITION
+
+    width = (WIDTH - 2 * MARGIN) / (MAX_POSITION - MIN_POSITION)
+    return width * SUPERSAMPLING, 150.0 * SUPERSAMPLING
+
+
+def _place(position: float) -> tuple[float, float]:
+    """Where the ground is at a position of the car: height sin(3x), as in Gymnasium's picture."""
+    from fedpohcs.worlds.mountain_car import MIN_POSITION
+
+    across, upwards = _unit()
+    height = math.sin(3 * position) * 0.45 + 0.55
+    return MARGIN * SUPERSAMPLING + (position - MIN_POSITION) * across, (HEIGHT - 30) * SUPERSAMPLING - height * upwards
+
+
+GROUND_LEVEL = 0.82  # of the height of the picture
+PIXELS_A_METRE = 110 * SUPERSAMPLING
+
+
+def paint_walker(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """The capsules of a MuJoCo body from the side, on ground with a mark every half metre."""
+    import mujoco
+
+    api: Any = mujoco  # made in C++, where no type checker finds its names
+    world: Any = make_world(config)
+    model = world.make_model(world.values[client])
+    data = api.MjData(model)
+
+    def frame(time: int) -> Any:
+        data.qpos[:] = episode.scenes[time]
+        api.mj_kinematics(model, data)
+        return _finished(_side_view(model, data), f"{caption}   {_progress(episode, time)}")
+
+    _save([frame(time) for time in _shown(episode)], path)
+
+
+def _side_view(model: Any, data: Any) -> Any:
+    from PIL import Image, ImageDraw
+
+    size = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING)
+    image = Image.new("RGB", size, "#eaf3fa")
+    draw = ImageDraw.Draw(image)
+    camera, ground = float(data.qpos[0]), GROUND_LEVEL * size[1]
+
+    def place(point: np.ndarray) -> tuple[float, float]:
+        return size[0] / 2 + (point[0] - camera) * PIXELS_A_METRE, ground - point[2] * PIXELS_A_METRE
+
+    draw.rectangle([0, ground, size[0], size[1]], fill="#c9d8c0")
+    reach = size[0] / PIXELS_A_METRE
+    for mark in np.arange(math.floor(2 * (camera - reach)) / 2, camera + reach, 0.5):
+        x, _ = place(np.array([mark, 0, 0]))
+        draw.line([(x, ground), (x - 6 * SUPERSAMPLING, ground + 14 * SUPERSAMPLING)], fill="#5b7a52", width=2)
+    for geom in range(1, model.ngeom):  # the first is the floor
+        radius, half_length = model.geom_size[geom][:2]
+        axis = data.geom_xmat[geom].reshape(3, 3)[:, 2] * half_length
+        ends = [place(data.geom_xpos[geom] + sign * axis) for sign in (-1, 1)]
+        _draw_capsule(draw, ends, float(radius) * PIXELS_A_METRE)
+    return image
+
+
+def _draw_capsule(draw: Any, ends: list[tuple[float, float]], radius: float) -> None:
+    for colour, width in ((INK, radius + SUPERSAMPLING), ("#56B4E9", radius)):  # an outline, then the body
+        draw.line(ends, fill=colour, width=max(round(2 * width), 1))
+        for x, y in ends:
+            draw.ellipse([x - width, y - width, x + width, y + width], fill=colour)
+
+
+def paint_drive(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """The vehicles of an area of Hong Kong."""
+    from fedpohcs.worlds.hongkong.drawing import draw_drive
+    from fedpohcs.worlds.hongkong.drives import STEPS_A_FRAME, Frame
+
+    world: Any = make_world(config)
+    totals = np.concatenate([[0], np.cumsum(episode.rewards)])
+    last = len(totals) - 1
+    shown = [*range(0, last, STEPS_A_FRAME), last]
+    frames = []
+    for time in shown:
+        vehicles, speeds = episode.scenes[time]
+        frames.append(Frame(vehicles, speeds, float(totals[time])))
+    draw_drive(world.networks[client], frames, path, caption)
+
+
+_WALKER = Painter(paint_walker, lambda simulator: simulator.pose())
+PAINTERS: dict[str, Painter] = {
+    "mountain-cars": Painter(paint_mountain_car),
+    "hoppers": _WALKER,
+    "walkers": _WALKER,
+    "half-cheetahs": _WALKER,
+    "hongkong": Painter(paint_drive, lambda simulator: (simulator.positions(), np.array(simulator.speeds))),
+}

@@ -1,0 +1,332 @@
+"""Whole episodes in worker processes, the policy included: for simulators that live once in a process, such as SUMO.
+
+A worker that dies or hangs is replaced and its task given to another. As every draw is named by the task, the result is
+the same.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from fedpohcs.core.trajectory import Status, Trajectory
+from fedpohcs.learners.filters import rescaled, standard_deviation
+from fedpohcs.learners.networks import action_distribution, apply_layers
+from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
+from fedpohcs.worlds.host import (
+    NOISE_STEPS,
+    HostWorld,
+    Play,
+    Played,
+    Quota,
+    action_noise,
+    empty_trajectory,
+    episode_generator,
+)
+
+TASK_TIMEOUT = 600.0  # seconds; a task takes seconds, even on a busy machine
+TRIES = 3  # of a task whose worker died or hung
+LOST_IN_A_ROW = 3  # episodes given up before the client is
+
+
+class Simulator(Protocol):
+    """The environment of one client."""
+
+    def reset(self, seed: np.random.Generator) -> np.ndarray:
+        """Start an episode; everything drawn comes from the generator."""
+        ...
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Any]:
+        """Observation, reward, whether the episode terminated, whether it was cut, and anything else."""
+        ...
+
+    def close(self) -> None:
+        """Make room for another one."""
+        ...
+
+
+class SimulatedWorld(HostWorld):
+    """A world that opens a simulator for each client. It pickles."""
+
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that simulators need: loaded once, for all workers."""
+
+    @abstractmethod
+    def open(self, client: int) -> Simulator:
+        """The simulator of a client; a process has one open at a time."""
+
+    def make_collector(self) -> "WorkerCollector":
+        """One worker a core."""
+        return WorkerCollector(self)
+
+
+class WorkerCollector:
+    """Plays the episodes of many clients in as many processes as there are cores."""
+
+    def __init__(
+        self, world: SimulatedWorld, num_workers: int | None = None, task_timeout: float = TASK_TIMEOUT
+    ) -> None:
+        """Prepare; workers start when there is something to play.
+
+        Args:
+            world: whose clients play.
+            num_workers: processes. None: one a core.
+            task_timeout: seconds after which a worker counts as hung.
+        """
+        self.world = world
+        self.num_workers = num_workers or _num_cores()
+        self.task_timeout = task_timeout
+        self.num_replaced = 0
+        self._workers: list[_Worker] = []
+
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+        """What each client has played, in the order of `plays`; it does not depend on the number of workers."""
+        waiting, done = deque(enumerate(plays)), dict[int, Played]()
+        tries = [0] * len(plays)
+        while len(done) < len(plays):
+            self._hand_out(waiting, quota)
+            for worker in self._await():
+                number, play = worker.task
+                result = worker.take_result()
+                if result is not None:
+                    done[number] = result
+                    continue
+                self._replace(worker)
+                tries[number] += 1
+                if tries[number] < TRIES:
+                    waiting.appendleft((number, play))
+                else:
+                    reason = f"its worker process died or hung {TRIES} times"
+                    done[number] = Played(empty_trajectory(self.world), failure=reason)
+        return [done[number] for number in range(len(plays))]
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+    def _hand_out(self, waiting: deque[tuple[int, Play]], quota: Quota) -> None:
+        """Give every idle worker a task, best of the client whose simulator it has open."""
+        while len(self._workers) < min(self.num_workers, len(waiting)):
+            self._workers.append(_Worker(self.world, self.task_timeout))
+        for worker in self._workers:
+            if waiting and not worker.busy:
+                own = [task for task in waiting if task[1].client == worker.client]
+                task = own[0] if own else waiting[0]
+                waiting.remove(task)
+                worker.give(task, quota)
+
+    def _await(self) -> list["_Worker"]:
+        """Workers that have something to say, have died, or are overdue."""
+        busy = [worker for worker in self._workers if worker.busy]
+        patience = max(min(worker.deadline for worker in busy) - time.monotonic(), 0.0)
+        ready = wait([worker.connection for worker in busy], patience)
+        return [w for w in busy if w.connection in ready or time.monotonic() >= w.deadline]
+
+    def _replace(self, worker: "_Worker") -> None:
+        self.num_replaced += 1
+        worker.end(at_once=True)
+        self._workers[self._workers.index(worker)] = _Worker(self.world, self.task_timeout)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Worker:
+    """One process and what it is doing."""
+
+    def __init__(self, world: SimulatedWorld, timeout: float) -> None:
+        context = multiprocessing.get_context("forkserver")  # forking a process that runs JAX could deadlock
+        context.set_forkserver_preload(["__main__", __name__, *world.preload])
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, world), daemon=True)
+        self.process.start()
+        theirs.close()  # so that its death is seen here
+        self.timeout, self.deadline = timeout, 0.0
+        self.busy = False
+        self.client = -1
+        self.task: tuple[int, Play]
+
+    def give(self, task: tuple[int, Play], quota: Quota) -> None:
+        self.task, self.busy, self.client = task, True, task[1].client
+        self.deadline = time.monotonic() + self.timeout
+        try:
+            self.connection.send((task[1], quota))
+        except OSError:
+            self.deadline = 0.0  # it died while idle: overdue at once
+
+    def take_result(self) -> Played | None:
+        """What it sends, or None if it will never send anything."""
+        try:
+            result = self.connection.recv() if self.connection.poll() else None
+        except (EOFError, OSError):
+            return None
+        self.busy = False
+        return result
+
+    def end(self, *, at_once: bool = False) -> None:
+        self.connection.close()  # it leaves when it reads the end
+        if at_once:
+            self.process.kill()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _serve(connection: Connection, world: SimulatedWorld) -> None:
+    """What a worker does until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
+    with Player(world) as player:
+        while True:
+            try:
+                play, quota = connection.recv()
+            except (EOFError, OSError):
+                return
+            connection.send(player.play(play, quota))
+
+
+class _Episode(NamedTuple):
+    """Recorded steps of one episode; there is one more observation than steps."""
+
+    observations: list[np.ndarray]
+    actions: list[np.ndarray]
+    rewards: list[float]
+    status: Status  # of the last step
+
+
+class Player:
+    """Plays in this process; keeps the simulator of the latest client open."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.world = world
+        self.client = -1
+        self._simulator: Simulator | None = None
+
+    def __enter__(self) -> "Player":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def play(self, play: Play, quota: Quota) -> Played:
+        """Whole episodes until the quota is met. An episode that fails twice is given up, and counted."""
+        episodes: list[_Episode] = []
+        act = actor(play, self.world.actions)
+        number = steps = num_lost = in_a_row = 0
+        while not _met(quota, len(episodes), steps):
+            episode = self._episode(play, number, quota, act)
+            number += 1
+            if isinstance(episode, _Episode):
+                episodes.append(episode)
+                steps += len(episode.rewards)
+                in_a_row = 0
+                continue
+            num_lost, in_a_row = num_lost + 1, in_a_row + 1
+            if in_a_row == LOST_IN_A_ROW:
+                reason = f"episode {number - 1}: {episode}"
+                return Played(empty_trajectory(self.world), num_lost, reason)
+        return Played(_joined(episodes, self.world), num_lost)
+
+    def _episode(self, play: Play, number: int, quota: Quota, act: "Act") -> _Episode | str:
+        """An episode, or why there is none. After a failure it is tried once more, with a fresh simulator."""
+        reason = ""
+        limit = min(quota.steps_per_episode or self.world.horizon, self.world.horizon)
+        for _ in range(2):
+            try:
+                simulator = self._open(play.client)
+                return _run_episode(simulator, episode_generator(play, number), act, self.world.actions, limit)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                self._close()
+        return reason
+
+    def _open(self, client: int) -> Simulator:
+        if self._simulator is None or self.client != client:
+            self._close()
+            self._simulator = self.world.open(client)
+            self.client = client
+        return self._simulator
+
+    def _close(self) -> None:
+        if self._simulator is not None:
+            simulator, self._simulator = self._simulator, None
+            simulator.close()
+
+
+Act = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def actor(play: Play, actions: ContinuousActions | DiscreteActions) -> Act:
+    """(observation, noise) to an action: what filter and policy give, with all that is constant computed once."""
+    moments, policy, limit = play.filters.observation, play.policy, play.observation_limit
+    mean, std = moments.mean, standard_deviation(moments, np)
+
+    if isinstance(actions, DiscreteActions):
+
+        def choose(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            filtered = rescaled(observation, mean, std, limit)
+            return action_distribution(policy, filtered).sample(noise).astype(np.int32)
+
+        return choose
+    spread = np.exp(policy.log_std)
+
+    def steer(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return apply_layers(policy.layers, rescaled(observation, mean, std, limit)) + spread * noise
+
+    return steer
+
+
+def _met(quota: Quota, episodes: int, steps: int) -> bool:
+    if quota.episodes is not None:
+        return episodes >= quota.episodes
+    return steps > (quota.min_steps or 0)
+
+
+def _run_episode(
+    simulator: Simulator,
+    generator: np.random.Generator,
+    act: Act,
+    actions: ContinuousActions | DiscreteActions,
+    limit: int,
+) -> _Episode:
+    observation = simulator.reset(generator)
+    observations, taken, rewards, noise = [observation], [], [], action_noise(generator, actions)
+    while True:
+        position = len(rewards) % NOISE_STEPS
+        if rewards and not position:
+            noise = action_noise(generator, actions)
+        action = act(observation, noise[position])
+        observation, reward, terminated, truncated, _ = simulator.step(action)
+        observations.append(observation)
+        taken.append(action)
+        rewards.append(reward)
+        if terminated:
+            return _Episode(observations, taken, rewards, Status.TERMINATED)
+        if truncated or len(rewards) >= limit:
+            return _Episode(observations, taken, rewards, Status.TRUNCATED)
+
+
+def _joined(episodes: Sequence[_Episode], world: SimulatedWorld) -> Trajectory:
+    """Episodes behind each other in one lane."""
+    if not episodes:
+        return empty_trajectory(world)
+    status = np.full(sum(len(e.rewards) for e in episodes), Status.RUNNING, np.int8)
+    status[np.cumsum([len(e.rewards) for e in episodes]) - 1] = [e.status for e in episodes]
+    columns = (
+        np.array([x for e in episodes for x in e.observations[:-1]], np.float32),
+        np.array([x for e in episodes for x in e.actions]),
+        np.array([x for e in episodes for x in e.rewards], np.float32),
+        status,
+        np.array([x for e in episodes for x in e.observations[1:]], np.float32),
+    )
+    return Trajectory(*(column[:, None] for column in columns))

@@ -1,0 +1,269 @@
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import MakeRun
+from fedpohcs.analysis import rendering, tables
+from fedpohcs.analysis.figures import participation, return_by_round, save_figure, to_svg
+from fedpohcs.analysis.groups import Group, group_runs, load_groups
+from fedpohcs.core.config import FederationConfig, LearnerConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.runs.storage import Run, load_run
+
+RETURN_AT_0 = -5.5  # minus the mean of the ids 0..11
+
+
+@pytest.fixture
+def groups(make_run: MakeRun) -> list[Group]:
+    """Two selectors, three seeds, forty rounds; the second learns twice as fast."""
+    for slope, selector in ((1.0, "fedavg"), (2.0, "fedpohcs")):
+        for seed in range(3):
+            path = make_run(f"{selector}/{seed}", slope, selector=selector, seed=seed, rounds=40)
+    return load_groups([path.parent.parent])
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group(groups: list[Group]) -> None:
+    assert [(group.label, len(group.runs)) for group in groups] == [("fedavg", 3), ("fedpohcs", 3)]
+    assert groups[0].mean_returns.shape == (3, 41)
+
+
+def test_groups_of_one_selector_are_named_by_the_settings_in_which_they_differ(make_run: MakeRun) -> None:
+    paths = [make_run(str(rate), rounds=1, learner=LearnerConfig(learning_rate=rate)) for rate in (0.1, 0.2)]
+    paths.append(make_run("fedavg", rounds=1, selector="fedavg"))
+    assert [group.label for group in load_groups(paths)] == [
+        "fedpohcs learner.learning_rate=0.1",
+        "fedpohcs learner.learning_rate=0.2",
+        "fedavg",
+    ]
+
+
+def test_the_same_experiment_given_twice_is_refused(make_run: MakeRun) -> None:
+    runs = [load_run(make_run(name, rounds=1)) for name in ("one", "other")]
+    with pytest.raises(UserError, match="repeats"):
+        group_runs(runs)
+
+
+def test_group_of_unequal_lengths_ends_with_the_shortest(make_run: MakeRun) -> None:
+    runs = [load_run(make_run("one", rounds=5)), load_run(make_run("other", rounds=5, seed=1, stop_after=2))]
+    assert group_runs(runs)[0].mean_returns.shape == (2, 3)
+
+
+def scope_of(*runs: Run, thresholds: tuple[float, ...] = (0, 25), windows: tuple = ()) -> tables.Scope:
+    return tables.make_scope(group_runs(list(runs)), thresholds, windows)
+
+
+def test_statistics_of_a_straight_line(make_run: MakeRun) -> None:
+    run = load_run(make_run(rounds=100))
+    statistics = tables.run_statistics(run, scope_of(run, windows=((0, 50), (91, 100))))
+    assert statistics["mean return, rounds 0-100 (area under the curve)"] == pytest.approx(50 + RETURN_AT_0)
+    assert statistics["mean return, rounds 0-50"] == pytest.approx(25 + RETURN_AT_0)
+    assert statistics["mean return, rounds 91-100"] == pytest.approx(95.5 + RETURN_AT_0)
+    assert statistics["mean return, last 10 rounds"] == pytest.approx(95.5 + RETURN_AT_0)
+    assert statistics["sd of round-to-round change after round 20"] == pytest.approx(0)
+    assert statistics["selection share of clients 1-3"] == 1  # of five groups: 3, 3, 2, 2, 2
+    assert statistics["selection share of clients 4-6"] == 0
+
+
+def test_statistics_tell_how_evenly_clients_are_served(make_run: MakeRun) -> None:
+    run = load_run(make_run(rounds=10))  # client n ends with 5.5 - n, n = 0..11
+    statistics = tables.run_statistics(run, scope_of(run))
+    assert statistics["worst client, last 10 rounds"] == pytest.approx(-5.5)
+    assert statistics["worst tenth of the clients, last 10 rounds"] == pytest.approx(-5)  # the lowest two of twelve
+    assert statistics["sd over clients, last 10 rounds"] == pytest.approx(np.std(np.arange(12)))
+    assert statistics["interquartile mean over clients, last 10 rounds"] == pytest.approx(0)
+    assert statistics["number of clients below 0, last 10 rounds"] == 6
+
+
+def test_windows_beyond_a_short_run_are_not_numbers(make_run: MakeRun) -> None:
+    run = load_run(make_run(rounds=5, slope=0.0))
+    statistics = tables.run_statistics(run, scope_of(run, windows=((0, 50),)))
+    unknown = {name for name, value in statistics.items() if np.isnan(value)}
+    assert "mean return, rounds 0-50" in unknown
+    assert {name for name in statistics if "last 10" in name} <= unknown
+    assert "sd of round-to-round change after round 20" in unknown
+    assert "mean return, rounds 0-5 (area under the curve)" not in unknown
+
+
+def test_area_is_taken_over_the_rounds_that_all_runs_of_a_level_have(make_run: MakeRun) -> None:
+    runs = [load_run(make_run("a", rounds=30)), load_run(make_run("b", rounds=30, selector="fedavg", stop_after=12))]
+    assert scope_of(*runs).last_round == 12
+    assert "The runs have 12 to 30 rounds." in tables.statistics_tables(group_runs(runs))[0].note
+
+
+def test_thresholds_are_given_or_the_worlds_or_found_in_the_runs(groups: list[Group], make_run: MakeRun) -> None:
+    assert tables.make_scope(groups, (7.0,)).thresholds == (7,)
+    assert tables.make_scope(groups).thresholds == (31, 49, 59)  # of the way from -4.5 to 66.5
+    cars = load_groups([make_run("cars", rounds=1, world="mountain-cars")])
+    assert tables.make_scope(cars).thresholds == (0, 25, 50, 60)
+
+
+def test_runs_that_do_not_improve_have_no_thresholds(make_run: MakeRun) -> None:
+    groups = load_groups([make_run(rounds=20, slope=-1.0)])
+    assert tables.make_scope(groups).thresholds == ()
+    assert len(tables.statistics_tables(groups)) == 1
+
+
+def test_time_to_a_threshold_is_told_in_rounds_steps_minutes_and_megabytes(groups: list[Group]) -> None:
+    scope = tables.make_scope(groups, (50,))
+    never, fast = (tables.summarise_thresholds(group, scope) for group in groups)
+    assert fast["rounds to mean return >= 50"].times == (28, 28, 27)
+    assert fast["rounds to mean return >= 50"].estimate == 28
+    assert fast["million training steps to mean return >= 50"].estimate == pytest.approx(28 * 3 * 256 / 1e6)
+    assert fast["minutes to mean return >= 50"].estimate == pytest.approx(28 * 0.75 / 60)
+    assert never["rounds to mean return >= 50"].estimate == np.inf
+    assert never["rounds to mean return >= 50"].times == (40, 40, 40)
+
+
+def test_sixty_clients_are_grouped_as_in_the_paper() -> None:
+    assert tables.id_groups(60) == [(1, 10), (11, 20), (21, 39), (40, 50), (51, 60)]
+    assert tables.id_groups(3) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_selection_shares_count_ids_from_one(make_run: MakeRun) -> None:
+    federation = FederationConfig(num_clients=60, num_candidates=18, num_selected=12)
+    run = load_run(make_run(rounds=2, federation=federation))
+    statistics = tables.run_statistics(run, scope_of(run))
+    assert statistics["selection share of clients 1-10"] == pytest.approx(10 / 12)
+    assert statistics["selection share of clients 11-20"] == pytest.approx(2 / 12)
+
+
+def test_differences_are_paired_by_seed(groups: list[Group]) -> None:
+    difference = tables.paired_difference(groups[1], groups[0], tables.make_scope(groups))
+    interval, p_value = difference["mean return, last 10 rounds"]
+    assert interval.estimate == pytest.approx(35.5)  # one more a round, over rounds 31..40
+    assert interval.low == pytest.approx(interval.high)  # the seed's own effect cancels
+    assert p_value == 2 / 2**3
+
+
+def test_groups_without_a_common_seed_have_no_difference(make_run: MakeRun) -> None:
+    runs = [load_run(make_run("a", rounds=1, seed=0)), load_run(make_run("b", rounds=1, seed=1, selector="fedavg"))]
+    one, other = group_runs(runs)
+    differences = tables.paired_difference(one, other, scope_of(*runs))
+    assert np.isnan(differences["mean return, rounds 0-1 (area under the curve)"].estimate)
+
+
+def test_tables_show_selectors_side_by_side_then_thresholds_then_differences(groups: list[Group]) -> None:
+    statistics, reached, differences = tables.statistics_tables(groups, thresholds=(50,))
+    assert statistics.title == "tabular, medium heterogeneity, 3 seeds"
+    assert statistics.headers == ("", "fedavg", "fedpohcs")
+    assert ("mean return, last 10 rounds", "31.0 [30.0, 32.0]", "66.5 [65.5, 67.5]") in statistics.rows
+    assert ("rounds to mean return >= 50", "not reached (0 of 3)", "28 (3 of 3)") in reached.rows
+    assert differences.title.startswith("difference to fedavg")
+    assert ("mean return, last 10 rounds", "35.5 [35.5, 35.5], p 0.250") in differences.rows
+    assert "3 shared seeds it cannot be below 0.250" in differences.note
+
+
+def test_answers_left_out_are_counted_where_there_were_some(make_run: MakeRun, groups: list[Group]) -> None:
+    assert not any("left out" in table.title for table in tables.statistics_tables(groups))
+    path = make_run("bad", selector="full", rounds=12)
+    with (path / "clients.csv").open("a") as file:
+        file.write("3,1,bad-reply,train/finite/params/policy/layers/0/kernel,1.0\n")
+        file.write("5,1,bad-reply,train/finite/steps,1.0\n5,2,bad-reply,evaluate/error,1.0\n")
+    (table,) = [one for one in tables.statistics_tables(load_groups([path])) if "left out" in one.title]
+    assert [row[:2] for row in table.rows] == [("evaluate, error", "1"), ("train, finite", "2")]
+
+
+def test_reference_can_be_chosen_and_must_be_known(groups: list[Group]) -> None:
+    assert tables.statistics_tables(groups, "fedpohcs")[-1].headers == ("", "fedavg")
+    with pytest.raises(UserError, match="Did you mean 'fedavg'"):
+        tables.statistics_tables(groups, "fedagv")
+
+
+def test_a_level_without_the_reference_says_so_and_the_others_are_compared(make_run: MakeRun) -> None:
+    for level, selectors in {"low": ("fedavg", "full"), "high": ("full", "fedpohcs")}.items():
+        for selector in selectors:
+            for seed in (0, 1):
+                path = make_run(f"runs/{level}-{selector}-{seed}", level=level, selector=selector, seed=seed, rounds=3)
+    groups = load_groups([path.parent])
+    shown = tables.statistics_tables(groups, "fedavg")
+    assert [table.title for table in shown if "difference" in table.title] == [
+        "difference to fedavg, paired by seed (tabular, low heterogeneity)"
+    ]
+    assert any("high heterogeneity has no runs of fedavg" in table.note for table in shown)
+    assert "fedavg" in tables.to_csv(groups, "fedavg")
+
+
+def test_markdown_has_a_row_for_every_statistic(groups: list[Group]) -> None:
+    text = rendering.to_markdown(tables.statistics_tables(groups))
+    assert "### tabular, medium heterogeneity, 3 seeds" in text
+    assert "| mean return, last 10 rounds | 31.0 [30.0, 32.0] | 66.5 [65.5, 67.5] |" in text
+
+
+def test_latex_has_rules_and_escapes_what_is_special() -> None:
+    table = tables.Table(
+        "a & b_c", ("", "x%"), (("rounds to >= 5", "-1.5 [-2.0, 1.0]"), ("one-phase 1-10", "3")), "50 %"
+    )
+    text = rendering.to_latex([table])
+    assert r"\caption{a \& b\_c}" in text
+    assert "{lr}" in text
+    assert all(f"\\{rule}" in text for rule in ("toprule", "midrule", "bottomrule"))
+    assert r"rounds to $\ge$ 5 & $-$1.5 [$-$2.0, 1.0] \\" in text
+    assert r"one-phase 1-10 & 3 \\" in text
+
+
+def test_terminal_shows_intervals_with_their_brackets(groups: list[Group], capsys: pytest.CaptureFixture[str]) -> None:
+    rendering.print_tables(tables.statistics_tables(groups))
+    assert "31.0 [30.0, 32.0]" in capsys.readouterr().out
+
+
+def test_csv_has_full_precision_and_the_value_of_every_seed(groups: list[Group]) -> None:
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv(groups, thresholds=(50,)))))
+    found = {(row["group"], row["reference"], row["statistic"]): row for row in rows}
+    row = found["fedavg", "", "mean return, last 10 rounds"]
+    assert [float(row[name]) for name in ("estimate", "low_95", "high_95")] == pytest.approx([31, 30, 32], abs=1e-6)
+    assert [float(value) for value in row["values"].split()] == [30.0, 31.0, 32.0]
+    assert found["fedavg", "", "rounds to mean return >= 50"]["values"] == "40.0+ 40.0+ 40.0+"
+    difference = found["fedpohcs", "fedavg", "mean return, last 10 rounds"]
+    assert float(difference["estimate"]) == pytest.approx(35.5)
+    assert float(difference["p_value"]) == 0.25
+
+
+def test_timings_table_takes_the_median_without_round_0(groups: list[Group]) -> None:
+    table = tables.timings_table(groups)
+    assert table.rows[0] == ("fedavg (medium)", "0.250", "0.000", "0.500", "0.000", "0.125", "0.875")
+
+
+def test_return_by_round_has_a_line_and_a_band_for_every_selector(groups: list[Group]) -> None:
+    (axis,) = return_by_round(groups).axes
+    assert [line.get_label() for line in axis.get_lines()] == ["fedavg", "fedpohcs"]
+    assert len(axis.collections) == 2
+    np.testing.assert_allclose(axis.get_lines()[0].get_ydata(), np.arange(41) + 1 + RETURN_AT_0)
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("round", "mean return over all clients")
+
+
+def test_return_by_round_has_a_panel_for_every_level(make_run: MakeRun) -> None:
+    groups = load_groups([make_run(level, rounds=2, level=level) for level in ("low", "high")])
+    titles = [axis.get_title() for axis in return_by_round(groups).axes]
+    assert titles == ["tabular, low heterogeneity", "tabular, high heterogeneity"]
+
+
+def test_participation_shows_selections_a_round_and_final_returns(groups: list[Group]) -> None:
+    axes = participation(groups).axes
+    bars = [patch.get_height() for patch in axes[0].patches]
+    assert bars == [1, 1, 1] + [0] * 9
+    points = next(axis for axis in axes[2:] if axis.collections).collections[0].get_offsets()
+    np.testing.assert_allclose(points, np.column_stack([np.arange(1, 13), 35.5 + 1 - np.arange(12)]))
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_figures_are_written_in_the_format_of_the_ending(groups: list[Group], tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "deep" / f"figure.{ending}"
+    save_figure(return_by_round(groups), path)
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
+
+
+def test_unknown_figure_format_is_refused(groups: list[Group], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"must end in one of .*\.png"):
+        save_figure(return_by_round(groups), tmp_path / "figure.docx")
+
+
+def test_the_same_runs_give_the_same_drawing(groups: list[Group]) -> None:
+    assert to_svg(participation(groups)) == to_svg(participation(groups))
+
+
+def test_of_a_short_and_a_long_run_of_one_seed_the_long_one_counts(make_run: MakeRun) -> None:
+    groups = load_groups([make_run("short", rounds=3), make_run("long", rounds=5), make_run("other", rounds=3, seed=1)])
+    assert [[run.path.name for run in group.runs] for group in groups] == [["long", "other"]]

@@ -1,0 +1,229 @@
+"""Users' own Gymnasium environments, good and bad."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from fedpohcs.cli import main  # noqa: E402
+from fedpohcs.core.config import ExperimentConfig  # noqa: E402
+from fedpohcs.core.errors import UserError  # noqa: E402
+from fedpohcs.core.presets import preset  # noqa: E402
+from fedpohcs.runs.experiment import run_experiment  # noqa: E402
+from fedpohcs.runs.storage import load_run  # noqa: E402
+from fedpohcs.worlds import make_world  # noqa: E402
+from fedpohcs.worlds.base import ContinuousActions, DiscreteActions  # noqa: E402
+from fedpohcs.worlds.gym import GymEnvironment, GymWorld  # noqa: E402
+from fedpohcs.worlds.host import Quota, empty_trajectory  # noqa: E402
+from fedpohcs.worlds.workers import Player  # noqa: E402
+
+OWN = '''
+import gymnasium, numpy as np
+from gymnasium.spaces import Box, Discrete
+
+class Line(gymnasium.Env):
+    """A walk along a line; each client has a trouble of its own."""
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = Box(0.0, 10.0, (1,), np.float32)
+    def __init__(self, trouble=""):
+        self.trouble, self.actions = trouble, []
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.trouble == "raises in reset":
+            raise OSError("no line")
+        self.place, self.time = self.np_random.normal(size=2), 0
+        return self.place, {}
+    def step(self, action):
+        self.time += 1
+        self.actions.append(action)
+        self.place = self.place + 0.1 * (action - 5)
+        if self.trouble == "raises" and self.time == 3:
+            raise ValueError("off the line")
+        observation = np.full(2, np.nan) if self.trouble == "nan" and self.time == 4 else self.place
+        if self.trouble == "shape":
+            observation = np.zeros(3)
+        reward = np.inf if self.trouble == "reward" and self.time == 2 else -abs(self.place[0])
+        ends = self.trouble != "never ends" and self.time == 20
+        return observation, reward, ends, False, {}
+
+def fine(client):
+    return Line()
+
+def third_is_bad(client):
+    return Line("raises") if client == 2 else Line()
+
+def never(client):
+    return Line("never ends")
+
+def all_bad(client):
+    return Line("raises in reset")
+
+def other_size(client):
+    line = Line()
+    if client == 1:
+        line.action_space = Discrete(3)
+    return line
+
+def trouble(name):
+    return lambda client: Line(name)
+
+raises, nan, shape, reward, raises_in_reset = map(trouble, ("raises", "nan", "shape", "reward", "raises in reset"))
+not_an_environment = int
+
+def left_or_right(observation):
+    return (observation[:, 0] > 0).astype(int)
+
+def rounded(observation):
+    return observation.round()
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_lines.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("own_lines", None)
+
+
+def config(env: str, **changes: object) -> ExperimentConfig:
+    base = preset("gym")
+    federation = replace(base.federation, num_clients=4, num_candidates=4, num_selected=3, evaluation_episodes=2)
+    learner = replace(
+        base.learner, hidden_sizes=(8,), local_iterations=2, steps_per_iteration=60, filter_warmup_steps=50
+    )
+    return replace(base, env=env, rounds=1, groups=1, federation=federation, learner=learner, **changes)
+
+
+def a_play(world: GymWorld):
+    import jax
+
+    from fedpohcs.learners.filters import init_filters
+    from fedpohcs.learners.networks import init_agent
+    from fedpohcs.worlds.host import Play
+
+    agent = init_agent(jax.random.key(0), world.observation_size, world.actions, (4,), 1.0)
+    policy = jax.tree.map(np.asarray, agent.policy)
+    return Play(0, policy, init_filters(world.observation_size), 5.0, (0, 1, 2, 0))
+
+
+def test_registered_environments_say_what_they_look_like() -> None:
+    cart = GymWorld("own", 3, "CartPole-v1")
+    assert (cart.observation_size, cart.actions, cart.horizon) == (4, DiscreteActions(2), 500)
+    pendulum = GymWorld("own", 3, "Pendulum-v1")
+    assert (pendulum.observation_size, pendulum.actions) == (3, ContinuousActions(1, -1.0, 1.0))
+    lake = GymWorld("own", 3, "FrozenLake-v1")
+    assert lake.observation_size == 16  # a discrete observation is one-hot
+    assert cart != pendulum
+
+
+def test_actions_from_minus_one_to_one_span_the_range_of_the_environment() -> None:
+    environment = GymEnvironment("own_lines:fine", 0)
+    environment.reset(np.random.default_rng(0))
+    for action in (-1.0, 0.0, 1.0, 7.0):
+        environment.step(np.array([action], np.float32))
+    np.testing.assert_allclose(environment.env.actions, [[0], [5], [10], [10]])
+
+
+def test_an_environment_that_never_ends_is_cut() -> None:
+    world = GymWorld("own", 1, "own_lines:never")
+    with Player(world) as player:
+        played = player.play(a_play(world), Quota(episodes=1))
+    assert len(played.trajectory.reward) == 1000
+    assert played.trajectory.status[-1, 0] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "step 3: ValueError: off the line"),
+        ("nan", "step 4: the observation holds numbers that are not finite"),
+        ("shape", "step 1: the observation has shape (3,), but its space has (2,)"),
+        ("reward", "step 2: the reward (=inf) is not a finite number"),
+        ("raises_in_reset", "OSError: no line"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_episode_and_step(name: str, said: str) -> None:
+    world = GymWorld("own", 1, f"own_lines:{name}")
+    with Player(world) as player:
+        played = player.play(a_play(world), Quota(episodes=1))
+    assert played.failure is not None
+    assert "episode" in played.failure
+    assert said in played.failure
+    assert played.num_lost > 0
+    assert len(played.trajectory.reward) == 0
+    assert played.trajectory.observation.shape == empty_trajectory(world).observation.shape
+
+
+def test_a_client_that_fails_is_left_out_and_named_and_the_others_train(tmp_path: Path, caplog) -> None:
+    history = run_experiment(config("own_lines:third_is_bad", selector="full"), tmp_path / "run")
+    assert history.records[0].evaluation.client.tolist() == [0, 1, 3]
+    assert history.records[1].rejected.tolist() == [2]
+    assert (history.records[1].train_steps > 0).tolist() == [True, True, False, True]
+    assert np.isfinite(history.mean_returns).all()
+    assert any("client 3, round 1 is left out: episode" in message for message in caplog.messages)
+    assert any("step 3: ValueError: off the line" in message for message in caplog.messages)
+    run = load_run(tmp_path / "run")
+    assert np.isnan(run.client_returns[:, 2]).all()
+
+
+def test_a_federation_of_failing_clients_ends_with_one_line(tmp_path: Path, capsys) -> None:
+    assert main(["train", "gym", "--env", "own_lines:all_bad", "--clients", "2", "--out", str(tmp_path / "run")]) == 2
+    assert "no client can play its environment" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("CartPole-v99", "env (='CartPole-v99') is neither a registered environment nor a function"),
+        ("no_such_module:make", "env (='no_such_module:make') names a module that cannot be imported"),
+        ("own_lines:nothing", "env (='own_lines:nothing') is neither a registered environment nor a function"),
+        ("own_lines:not_an_environment", "env (='own_lines:not_an_environment') must make a gymnasium.Env"),
+    ],
+)
+def test_a_bad_env_is_refused_before_anything_is_written(env: str, said: str, tmp_path: Path, capsys) -> None:
+    assert main(["train", "gym", "--env", env, "--out", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_world_must_be_told_its_environment_and_others_must_not() -> None:
+    with pytest.raises(UserError, match=r"env \(=None\) must say which environments"):
+        make_world(preset("gym"))
+    with pytest.raises(UserError, match=r"env \(='CartPole-v1'\) is for the world 'gym', not for 'tabular'"):
+        run_experiment(replace(preset("tabular"), env="CartPole-v1"))
+
+
+def test_clients_must_look_alike() -> None:
+    world = GymWorld("own", 2, "own_lines:other_size")
+    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 0"):
+        world.open(1)
+
+
+def test_a_discretiser_of_ones_own_makes_the_cells_of_phase_one() -> None:
+    modelling = replace(preset("gym").modelling, discretiser="own_lines:left_or_right", action_cell=100.0)
+    history = run_experiment(config("own_lines:fine", selector="fedpohcs", modelling=modelling))
+    assert np.isfinite(history.records[1].selection.scores["selection_metric"]).all()
+    bad = replace(modelling, discretiser="own_lines:rounded")
+    with pytest.raises(
+        UserError, match=r"modelling.discretiser \(='float32\[\d+, 2\]'\) must give one row of integers"
+    ):
+        run_experiment(config("own_lines:fine", selector="fedpohcs", modelling=bad))
+
+
+def test_the_example_learns_to_balance_poles_of_different_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(str(examples))
+    spec = importlib.util.spec_from_file_location("cartpoles", examples / "cartpoles.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    lengths = {module.make_client(client).unwrapped.length for client in range(20)}
+    assert (min(lengths), max(lengths), len(lengths)) == (0.25, 2.0, 20)
+    returns = module.main(rounds=2, num_clients=4).mean_returns
+    assert returns[-1] > 3 * returns[0]

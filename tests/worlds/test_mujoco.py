@@ -1,0 +1,146 @@
+"""MuJoCo families beside Gymnasium's own environments, step by step."""
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mujoco")
+pytest.importorskip("imageio")  # Gymnasium's own MuJoCo environments need it
+gymnasium = pytest.importorskip("gymnasium")
+
+from fedpohcs.core.registries import WORLDS  # noqa: E402
+from fedpohcs.worlds.base import ContinuousActions  # noqa: E402
+from fedpohcs.worlds.mujoco import (  # noqa: E402
+    HalfCheetahs,
+    Hoppers,
+    MujocoSimulator,
+    MujocoWorld,
+    Parameter,
+    Walkers,
+    _outcome,
+)
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "hoppers.md"
+
+
+def swimmers() -> type[MujocoWorld]:
+    """The family that the how-to page declares."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", HOW_TO.read_text(), flags=re.MULTILINE | re.DOTALL)
+    before, names = dict(WORLDS.entries), {"__name__": "how_to"}
+    exec(compile(code, str(HOW_TO), "exec"), names)
+    WORLDS.entries = before
+    return names["Swimmers"]  # pyright: ignore[reportReturnType]
+
+
+Swimmers = swimmers()
+NOMINAL = {
+    Swimmers: ("Swimmer-v5", 0.1),
+    Hoppers: ("Hopper-v5", 0.04),
+    Walkers: ("Walker2d-v5", 0.04),
+    HalfCheetahs: ("HalfCheetah-v5", -9.81),
+}
+
+
+def peer(family: type[MujocoWorld], value: float, folder: Path) -> Any:
+    """Gymnasium's environment on the model file with that one number changed."""
+    name, nominal = NOMINAL[family]
+    if value == nominal:
+        return gymnasium.make(name).unwrapped
+    tree = ElementTree.parse(Path(gymnasium.__file__).parent / "envs/mujoco/assets" / family.model_file)
+    for parameter in family.parameters:
+        where = ".//option" if parameter.kind == "option" else f".//{parameter.kind}[@name='{parameter.name}']"
+        element = tree.find(where)
+        assert element is not None
+        numbers = element.attrib[parameter.field].split()
+        numbers[parameter.position or 0] = repr(value)
+        element.set(parameter.field, " ".join(numbers))
+    tree.write(folder / "model.xml")
+    return gymnasium.make(name, xml_file=str(folder / "model.xml")).unwrapped
+
+
+@pytest.mark.filterwarnings("ignore:compiler attribute")  # of Gymnasium's half cheetah
+@pytest.mark.parametrize(
+    ("family", "value"),
+    [
+        (Hoppers, 0.04),
+        (Hoppers, 0.01),
+        (Hoppers, 0.15),
+        (Walkers, 0.04),
+        (Walkers, 0.1),
+        (HalfCheetahs, -9.81),
+        (HalfCheetahs, -3.6),
+        (Swimmers, 0.1),
+        (Swimmers, 0.4),
+    ],
+)
+def test_a_thousand_random_steps_equal_gymnasium(family: type[MujocoWorld], value: float, tmp_path: Path) -> None:
+    """Both start every episode from one state; actions go beyond the limits now and then."""
+    world = family("low", 1)
+    simulator = MujocoSimulator(world, [world.make_model(value)], lanes_per_client=2)
+    environment = peer(family, value, tmp_path)
+    environment.reset(seed=0)
+    generator, lane, episodes = np.random.default_rng(0), np.array([1]), 0
+    observation = simulator.reset(lane, [generator])
+    environment.set_state(simulator.position[1].copy(), simulator.velocity[1].copy())
+    np.testing.assert_allclose(observation[0], environment._get_obs(), atol=1e-12)
+    for _ in range(1000):
+        action = generator.uniform(-1.2, 1.2, (1, world.actions.size)).astype(np.float32)
+        moved = simulator.step(lane, action)
+        expected, reward, terminated, _, _ = environment.step(action[0].astype(np.float64))
+        np.testing.assert_allclose(moved.observation[0], expected, atol=1e-8, rtol=0)
+        np.testing.assert_allclose(moved.reward[0], reward, atol=1e-8, rtol=0)
+        assert bool(moved.terminated[0]) == terminated
+        assert not moved.broken[0]
+        if terminated:
+            episodes += 1
+            simulator.reset(lane, [generator])
+            environment.set_state(simulator.position[1].copy(), simulator.velocity[1].copy())
+    assert family in (HalfCheetahs, Swimmers) or episodes > 5
+
+
+class Pendulums(MujocoWorld):
+    """Two positions only: neither a height nor an angle of the torso."""
+
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {"medium": (9.0, 11.0)}
+    parameters = (Parameter("geom", "cart", "friction", 0),)
+    model_file = "inverted_pendulum.xml"
+    observation_size = 3
+    actions = ContinuousActions(size=1, low=-3.0, high=3.0)
+    frame_skip = 2
+    control_cost = 0.0
+    start_noise = 0.01
+
+
+def test_a_model_of_two_positions_is_never_unhealthy() -> None:
+    world = Pendulums("medium", 2)
+    simulator = MujocoSimulator(world, [world.make_model(value) for value in world.values], lanes_per_client=20)
+    lanes = np.arange(40)
+    simulator.reset(lanes, [np.random.default_rng(lane) for lane in lanes])
+    for _ in range(20):
+        moved = simulator.step(lanes, np.ones((40, 1), np.float32))
+        assert not moved.terminated.any() and not moved.broken.any()
+
+
+@pytest.mark.parametrize("field", ["position", "velocity"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_lane_that_leaves_the_finite_is_broken_and_its_neighbours_are_not(field: str, value: float) -> None:
+    world = Hoppers("medium", 3)
+    simulator = MujocoSimulator(world, [world.make_model(value) for value in world.values], lanes_per_client=1)
+    lanes = np.arange(3)
+    simulator.reset(lanes, [np.random.default_rng(lane) for lane in lanes])
+    assert not simulator.step(lanes, np.zeros((3, 3), np.float32)).broken.any()
+    getattr(simulator, field)[1, 2] = value
+    assert simulator.step(lanes, np.zeros((3, 3), np.float32)).broken.tolist() == [False, True, False]
+
+
+def test_numbers_that_are_not_finite_break_a_lane_even_if_mujoco_goes_on() -> None:
+    world = Hoppers("medium", 1)
+    rules = MujocoSimulator(world, [world.make_model(0.04)], lanes_per_client=1).rules
+    position, velocity = np.zeros((4, 6)), np.zeros((4, 6))
+    position[1, 3], velocity[2, 0], before = np.inf, np.nan, np.array([0.0, 0.0, 0.0, np.inf])
+    *_, broken = _outcome(rules, position, velocity, before, np.zeros((4, 3), np.float32), np.zeros(4, bool))
+    assert broken.tolist() == [False, True, True, True]
