@@ -94,8 +94,11 @@ def closed_loop(executor: Any, params: Any, episodes: int) -> Callable[[], int]:
     world = executor.world
     models = [world.make_model(value) for value in world.values]
     collector = LockstepCollector(world, MujocoSimulator(world, models, NUM_LANES))
+    learner = executor.learner
     plays = [
-        Play(client, params.policy, take_clients(executor.state.filters, client), 5.0, (0, client))
+        Play(
+            client, learner.actor(params, take_clients(executor.state.filters, client), (), training=False), (0, client)
+        )
         for client in range(len(models))
     ]
 

@@ -87,10 +87,11 @@ def program_contender(executor: Any, params: Any) -> Callable[[], int]:
 
     from fedpohcs.core.randomness import Purpose, device_key
     from fedpohcs.execution.mapping import compiled_for_groups
-    from fedpohcs.learners.client import Own, Shared
+    from fedpohcs.learners.base import Broadcast
+    from fedpohcs.learners.client import ClientProgram, Own
 
-    program = compiled_for_groups(executor.learner, "evaluate", 1, executor.config.groups)
-    shared = Shared(params, device_key(0, Purpose.EVALUATION), executor.learner.schedule(0))
+    program = compiled_for_groups(ClientProgram.evaluate, executor.program, 1, executor.config.groups)
+    shared = Broadcast(params, device_key(0, Purpose.EVALUATION), executor.learner.schedule(0))
     own = Own(np.arange(executor.num_clients), executor.population, executor.state.filters)
 
     def play() -> int:

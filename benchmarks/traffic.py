@@ -74,6 +74,8 @@ def make_plays(with_traci: bool) -> tuple[Any, list[Any]]:
     """The ten areas, and a policy with random weights for each."""
     import numpy as np
 
+    from fedpohcs.core.noise import ActionNoise
+    from fedpohcs.learners.actors import policy_actor, sight_of
     from fedpohcs.learners.filters import init_filters
     from fedpohcs.learners.networks import Dense, PolicyParams
     from fedpohcs.worlds.hongkong.areas import AREAS
@@ -89,7 +91,8 @@ def make_plays(with_traci: bool) -> tuple[Any, list[Any]]:
     )
     policy = PolicyParams(layers, np.zeros(sizes[-1], np.float32))
     filters = init_filters(world.observation_size)
-    return world, [Play(client, policy, filters, 5.0, (0, client)) for client in range(len(AREAS))]
+    actor = policy_actor(ActionNoise("normal", sizes[-1]), policy, sight_of(filters, 5.0))
+    return world, [Play(client, actor, (0, client)) for client in range(len(AREAS))]
 
 
 def traci_world() -> Any:

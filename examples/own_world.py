@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpohcs import ExperimentConfig, FederationConfig, LearnerConfig, run_experiment
+from fedpohcs import ExperimentConfig, FederationConfig, PPOConfig, run_experiment
 from fedpohcs.core.registries import WORLDS
 from fedpohcs.runs.experiment import History
 from fedpohcs.worlds.base import ContinuousActions, TracedWorld, Transition
@@ -63,7 +63,7 @@ def main(rounds: int = 20, out: Path | None = None) -> History:
         rounds=rounds,
         groups=1,  # so few clients fit in one compiled call, which then compiles once
         federation=FederationConfig(num_clients=8, num_candidates=4, num_selected=2, evaluation_episodes=4),
-        learner=LearnerConfig(
+        learner=PPOConfig(
             hidden_sizes=(16,),
             local_iterations=2,
             steps_per_iteration=500,

@@ -18,11 +18,11 @@ from fedpohcs.core.config import (
     DefenceConfig,
     ExperimentConfig,
     FederationConfig,
-    LearnerConfig,
     ModellingConfig,
     ProtectionConfig,
     TrafficConfig,
 )
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.runs import experiment
@@ -37,7 +37,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONFIGS = (
     ExperimentConfig,
     FederationConfig,
-    LearnerConfig,
+    PPOConfig,
     ModellingConfig,
     TrafficConfig,
     ProtectionConfig,

@@ -16,27 +16,30 @@ if TYPE_CHECKING:
         DefenceConfig,
         ExperimentConfig,
         FederationConfig,
-        LearnerConfig,
         ModellingConfig,
         ProtectionConfig,
         TrafficConfig,
     )
+    from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
     from fedpohcs.core.presets import preset
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, PRESETS, SELECTORS, WORLDS
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
 
 __all__ = [
     "AGGREGATORS",
     "ATTACKS",
+    "LEARNERS",
     "PRESETS",
     "SELECTORS",
     "WORLDS",
     "AttackConfig",
+    "DQNConfig",
     "DefenceConfig",
     "ExperimentConfig",
     "FederationConfig",
-    "LearnerConfig",
+    "LearningConfig",
     "ModellingConfig",
+    "PPOConfig",
     "ProtectionConfig",
     "TrafficConfig",
     "__version__",
@@ -48,10 +51,11 @@ __all__ = [
 __getattr__ = importer(
     __name__,
     {
-        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
+        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig "
         "ProtectionConfig TrafficConfig",
+        "core.learning": "DQNConfig LearningConfig PPOConfig",
         "core.presets": "preset",
-        "core.registries": "AGGREGATORS ATTACKS PRESETS SELECTORS WORLDS",
+        "core.registries": "AGGREGATORS ATTACKS LEARNERS PRESETS SELECTORS WORLDS",
         "runs.experiment": "resume_experiment run_experiment",
     },
 )

@@ -9,8 +9,9 @@ from conftest import MakeRun
 from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure, to_svg
 from fedpohcs.analysis.groups import Group, group_runs, load_groups
-from fedpohcs.core.config import FederationConfig, LearnerConfig
+from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.runs.storage import Run, load_run
 
 RETURN_AT_0 = -5.5  # minus the mean of the ids 0..11
@@ -31,7 +32,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(groups: list[Group]) -
 
 
 def test_groups_of_one_selector_are_named_by_the_settings_in_which_they_differ(make_run: MakeRun) -> None:
-    paths = [make_run(str(rate), rounds=1, learner=LearnerConfig(learning_rate=rate)) for rate in (0.1, 0.2)]
+    paths = [make_run(str(rate), rounds=1, learner=PPOConfig(learning_rate=rate)) for rate in (0.1, 0.2)]
     paths.append(make_run("fedavg", rounds=1, selector="fedavg"))
     assert [group.label for group in load_groups(paths)] == [
         "fedpohcs learner.learning_rate=0.1",

@@ -10,13 +10,13 @@ from fedpohcs.core.config import (
     DefenceConfig,
     ExperimentConfig,
     FederationConfig,
-    LearnerConfig,
     ModellingConfig,
     ProtectionConfig,
     from_dict,
     to_dict,
 )
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import PRESETS, SELECTORS
 from fedpohcs.worlds import world_levels
@@ -40,7 +40,7 @@ def federations(draw: st.DrawFn) -> FederationConfig:
 
 @st.composite
 def experiments(draw: st.DrawFn) -> ExperimentConfig:
-    learner = LearnerConfig(
+    learner = PPOConfig(
         loss=draw(st.sampled_from(["kl-penalty", "clip"])),
         hidden_sizes=tuple(draw(st.lists(st.integers(1, 512), max_size=3))),
         learning_rate=draw(positive),
@@ -134,11 +134,11 @@ def test_unknown_preset_level_or_selector_is_refused_with_the_nearest_name(argum
             {"num_clients": 2, "num_candidates": 2, "num_selected": 1, "client_weights": (1, -1)},
             "above",
         ),
-        (LearnerConfig, {"learning_rate": float("nan")}, "learning_rate"),
-        (LearnerConfig, {"learning_rate": -1.0}, "learning_rate"),
-        (LearnerConfig, {"discount": 1.0}, "discount"),
-        (LearnerConfig, {"momentum": 1.0}, "momentum"),
-        (LearnerConfig, {"hidden_sizes": (64, 0)}, "hidden_sizes"),
+        (PPOConfig, {"learning_rate": float("nan")}, "learning_rate"),
+        (PPOConfig, {"learning_rate": -1.0}, "learning_rate"),
+        (PPOConfig, {"discount": 1.0}, "discount"),
+        (PPOConfig, {"momentum": 1.0}, "momentum"),
+        (PPOConfig, {"hidden_sizes": (64, 0)}, "hidden_sizes"),
         (ModellingConfig, {"observation_cell": float("inf")}, "observation_cell"),
         (ModellingConfig, {"steps_per_episode": 0}, "steps_per_episode"),
         (FederationConfig, {"compared_pairs": "al"}, "Did you mean 'all'"),
@@ -178,9 +178,9 @@ def test_unknown_preset_level_or_selector_is_refused_with_the_nearest_name(argum
         (ExperimentConfig, {"rounds": True}, "must be of type int"),
         (ExperimentConfig, {"rounds": "many"}, "must be of type int"),
         (ExperimentConfig, {"executor": "vectorized"}, "Did you mean 'vectorised'"),
-        (LearnerConfig, {"batch_size": 12.5}, "learner.batch_size"),
-        (LearnerConfig, {"loss": "clipped"}, "Did you mean 'clip'"),
-        (LearnerConfig, {"learning_rate": "fast"}, "must be of type float"),
+        (PPOConfig, {"batch_size": 12.5}, "learner.batch_size"),
+        (PPOConfig, {"loss": "clipped"}, "Did you mean 'clip'"),
+        (PPOConfig, {"learning_rate": "fast"}, "must be of type float"),
         (ModellingConfig, {"action_support": "states"}, "Did you mean 'state'"),
         (ModellingConfig, {"standardise": 1}, "must be of type bool"),
     ],

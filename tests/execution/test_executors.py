@@ -75,7 +75,7 @@ def test_evaluations_count_as_often_as_the_episodes_they_stand_for() -> None:
     configure_jax(CONFIG.groups)
     executor = InProcessExecutor(replace(CONFIG, learner=learner))
     evaluation = executor.evaluate(executor.initial_params(), 0, np.arange(7))
-    np.testing.assert_allclose(executor.client_filters().observation.seen, 5 * evaluation.steps)
+    np.testing.assert_allclose(executor.state.filters.observation.seen, 5 * evaluation.steps)
 
 
 def test_only_what_the_selector_requires_is_measured() -> None:
@@ -131,4 +131,4 @@ def test_one_by_one_names_the_client_that_fails() -> None:
             raise ValueError("the wheel came off")
 
     with pytest.raises(ClientError, match="client 5 failed to train: the wheel came off"):
-        OneByOneMap(2).run_chunks(Failing(), "train", np.zeros(1), (np.zeros(2),), np.array([5, 6]))  # pyright: ignore[reportArgumentType]
+        OneByOneMap(2).run_chunks(Failing.train, Failing(), np.zeros(1), (np.zeros(2),), np.array([5, 6]))  # pyright: ignore[reportArgumentType]

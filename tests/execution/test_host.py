@@ -12,10 +12,12 @@ pytest.importorskip("mujoco")
 
 from fedpohcs.cli import main
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.presets import preset
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.host import HostExecutor, first_of_episodes
+from fedpohcs.learners.actors import policy_actor, sight_of
 from fedpohcs.learners.filters import filter_observation, init_filters
 from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
@@ -30,7 +32,8 @@ POLICIES = [
 
 
 def play(client: int, policy: PolicyParams) -> Play:
-    return Play(client, policy, init_filters(11), 5.0, (0, 3, 7, client, 0))
+    actor = policy_actor(ActionNoise("normal", 3), policy, sight_of(init_filters(11), 5.0))
+    return Play(client, actor, (0, 3, 7, client, 0))
 
 
 def assert_same(one: Played, other: Played) -> None:
@@ -60,8 +63,8 @@ def test_episodes_are_those_of_playing_them_one_after_the_other() -> None:
         while not done:
             if time % 50 == 0:
                 noise = generator.standard_normal((50, 3), np.float32)
-            filtered = filter_observation(mine.filters, observation, 5.0)
-            action = action_distribution(mine.policy, filtered).sample(noise[time % 50])
+            filtered = filter_observation(init_filters(11), observation, 5.0)
+            action = action_distribution(POLICIES[3], filtered).sample(noise[time % 50])
             moved = simulator.step(lane, action)
             rows.append((observation[0], action[0], moved.reward[0]))
             observation, done, time = moved.observation.astype(np.float32), bool(moved.terminated[0]), time + 1
@@ -135,11 +138,11 @@ def test_evaluations_that_are_thinned_out_move_the_filters_as_far_as_whole_ones(
     assert thin.filter_weight == 20  # two episodes every other round stand for forty
     configure_jax(config.groups)
     executor = HostExecutor(thin)
-    warm = executor.client_filters().observation.seen.copy()
+    warm = executor.state.filters.observation.seen.copy()
     assert (warm > 200).all()
     assert (warm % 20 == 0).all()  # every step counted
     evaluation = executor.evaluate(executor.initial_params(), 0, np.arange(5))
-    np.testing.assert_allclose(executor.client_filters().observation.seen - warm, 20 * evaluation.steps)
+    np.testing.assert_allclose(executor.state.filters.observation.seen - warm, 20 * evaluation.steps)
 
 
 class Unstable:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpohcs.core.config import LearnerConfig
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.learners.distributions import Gaussian, categorical
 from fedpohcs.learners.gae import generalised_advantage
 from fedpohcs.learners.ppo import (
@@ -23,7 +23,7 @@ from fedpohcs.learners.ppo import (
 )
 from fedpohcs.learners.rollout import CLIENT_AXIS
 
-CONFIG = LearnerConfig()
+CONFIG = PPOConfig()
 
 
 def loop_advantage(delta: np.ndarray, continues: np.ndarray, decay: float) -> np.ndarray:
@@ -125,5 +125,5 @@ def test_an_epoch_visits_every_valid_step_once_and_padding_never() -> None:
 
 
 def test_a_learner_config_is_a_key_for_compiled_programs() -> None:
-    assert hash(CONFIG) == hash(LearnerConfig())
+    assert hash(CONFIG) == hash(PPOConfig())
     assert replace(CONFIG, epochs=2) != CONFIG

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from fedpohcs.core.config import FederationConfig, LearnerConfig
+from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import ServerState
@@ -153,7 +154,7 @@ def test_a_federation_of_random_worlds_learns() -> None:
 @pytest.mark.learning
 def test_a_few_cars_learn_to_climb() -> None:
     """Eight cars of low heterogeneity, six of which train each round, clear the hill within ten rounds."""
-    learner = LearnerConfig(filter_warmup_steps=5000, bootstrap_at_time_limit=False, learning_rate_decay=1.0)
+    learner = PPOConfig(filter_warmup_steps=5000, bootstrap_at_time_limit=False, learning_rate_decay=1.0)
     federation = FederationConfig(num_clients=8, num_candidates=6, num_selected=6, evaluation_episodes=4)
     cars = replace(preset("mountain-cars", "low", "fedavg"), rounds=10, learner=learner, federation=federation)
     returns = run_experiment(cars).mean_returns

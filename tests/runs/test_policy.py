@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from fedpohcs.cli import main
-from fedpohcs.core.config import FederationConfig, LearnerConfig
+from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor
@@ -27,7 +28,7 @@ CARS = replace(
     preset("mountain-cars"),
     rounds=1,
     federation=FederationConfig(num_clients=3, num_candidates=2, num_selected=1, evaluation_episodes=2),
-    learner=LearnerConfig(hidden_sizes=(8,), filter_warmup_steps=2000, observation_clip=1.0),
+    learner=PPOConfig(hidden_sizes=(8,), filter_warmup_steps=2000, observation_clip=1.0),
 )
 
 

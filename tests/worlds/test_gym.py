@@ -103,13 +103,17 @@ def config(env: str, **changes: object) -> ExperimentConfig:
 def a_play(world: GymWorld):
     import jax
 
+    from fedpohcs.core.noise import ActionNoise
+    from fedpohcs.learners.actors import policy_actor, sight_of
     from fedpohcs.learners.filters import init_filters
     from fedpohcs.learners.networks import init_agent
     from fedpohcs.worlds.host import Play
 
     agent = init_agent(jax.random.key(0), world.observation_size, world.actions, (4,), 1.0)
     policy = jax.tree.map(np.asarray, agent.policy)
-    return Play(0, policy, init_filters(world.observation_size), 5.0, (0, 1, 2, 0))
+    noise = ActionNoise("normal", world.actions.size)
+    actor = policy_actor(noise, policy, sight_of(init_filters(world.observation_size), 5.0))
+    return Play(0, actor, (0, 1, 2, 0))
 
 
 def test_registered_environments_say_what_they_look_like() -> None:

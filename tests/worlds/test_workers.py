@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.trajectory import Status
+from fedpohcs.learners.actors import PolicyActor, policy_actor, sight_of
 from fedpohcs.learners.filters import Filters, Moments, filter_observation, init_filters
 from fedpohcs.learners.networks import Dense, PolicyParams, action_distribution
-from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
-from fedpohcs.worlds.host import Play, Played, Quota, action_noise, episode_generator
-from fedpohcs.worlds.workers import LOST_IN_A_ROW, Player, SimulatedWorld, WorkerCollector, actor
+from fedpohcs.worlds.base import ContinuousActions
+from fedpohcs.worlds.host import NOISE_STEPS, Play, Played, Quota, episode_generator
+from fedpohcs.worlds.workers import LOST_IN_A_ROW, Player, SimulatedWorld, WorkerCollector
 
 SIZE = 3
 
@@ -90,7 +92,8 @@ def policy(outputs: int = SIZE) -> PolicyParams:
 
 def play(client: int, number: int = 0) -> Play:
     weights = policy()._replace(log_std=np.full(SIZE, -1.0, np.float32))
-    return Play(client, weights, init_filters(SIZE), 5.0, (0, 5, number, client))
+    actor = policy_actor(ActionNoise("normal", SIZE), weights, sight_of(init_filters(SIZE), 5.0))
+    return Play(client, actor, (0, 5, number, client))
 
 
 def same(one: list[Played], other: list[Played]) -> bool:
@@ -194,9 +197,11 @@ def test_a_trajectory_holds_what_happened(tmp_path: Path) -> None:
     trajectory = in_this_process(Walks(tmp_path), Quota(episodes=1), 1)[0].trajectory
     generator = episode_generator(play(0), 0)
     start = generator.standard_normal(SIZE).astype(np.float32)
-    noise = action_noise(generator, Walks.actions)
-    filtered = filter_observation(play(0).filters, start, 5.0)
-    action = action_distribution(play(0).policy, filtered).sample(noise[0])
+    noise = generator.standard_normal((NOISE_STEPS, SIZE), np.float32)
+    filtered = filter_observation(init_filters(SIZE), start, 5.0)
+    actor = play(0).actor
+    assert isinstance(actor, PolicyActor)
+    action = action_distribution(actor.policy, filtered).sample(noise[0])
     np.testing.assert_array_equal(trajectory.observation[0, 0], start)
     np.testing.assert_allclose(trajectory.action[0, 0], action, rtol=1e-6)
     np.testing.assert_array_equal(trajectory.observation[1:], trajectory.next_observation[:-1])
@@ -204,16 +209,17 @@ def test_a_trajectory_holds_what_happened(tmp_path: Path) -> None:
     assert {trajectory.observation.dtype, trajectory.action.dtype, trajectory.reward.dtype} == {np.dtype(np.float32)}
 
 
-def test_the_actor_of_a_worker_acts_as_filter_and_policy_do() -> None:
+def test_an_actor_acts_as_filter_and_policy_do() -> None:
     generator = np.random.default_rng(1)
     moments = Moments(np.float32(50), *(generator.uniform(1, 9, SIZE).astype(np.float32) for _ in range(2)))
     filters = Filters(moments, init_filters(SIZE).reward)
-    for actions, weights in ((Walks.actions, play(0).policy), (DiscreteActions(4), policy(4))):
-        own = play(0)._replace(policy=weights, filters=filters)
+    continuous = policy()._replace(log_std=np.full(SIZE, -1.0, np.float32))
+    for kind, weights in ((ActionNoise("normal", SIZE), continuous), (ActionNoise("gumbel", 4), policy(4))):
+        actor = policy_actor(kind, weights, sight_of(filters, 5.0))
         for observation in generator.normal(scale=9, size=(20, SIZE)).astype(np.float32):
-            noise = action_noise(generator, actions)[0]
+            noise = kind.draw(generator, 1)[0]
             expected = action_distribution(weights, filter_observation(filters, observation, 5.0)).sample(noise)
-            np.testing.assert_allclose(actor(own, actions)(observation, noise), expected, rtol=1e-5)
+            np.testing.assert_allclose(actor.act(observation, noise), expected, rtol=1e-5)
 
 
 def test_closing_ends_the_workers(tmp_path: Path) -> None:
@@ -233,7 +239,8 @@ def test_workers_play_traffic_and_survive_a_kill(collectors) -> None:
     world = HongKong("areas", 3, TrafficConfig(horizon=300))
     size, actions = world.observation_size, world.actions
     weights = PolicyParams((Dense(np.zeros((size, 2), np.float32), np.zeros(2, np.float32)),), np.zeros(2, np.float32))
-    plays = [Play(client, weights, init_filters(size), 5.0, (0, client)) for client in range(3)]
+    actor = policy_actor(ActionNoise("normal", 2), weights, sight_of(init_filters(size), 5.0))
+    plays = [Play(client, actor, (0, client)) for client in range(3)]
     assert isinstance(actions, ContinuousActions)
     with Player(world) as player:
         expected = [player.play(one, Quota(episodes=6)) for one in plays]

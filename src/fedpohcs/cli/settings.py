@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require, require_known
+from fedpohcs.core.learning import as_kind
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import PRESETS, register_plugins
 
@@ -30,6 +31,7 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in ("--config", "--level", "--selector", "--clients"):
         peek.add_argument(option)
+    peek.add_argument("--learner.kind", dest="learner")
     try:
         seen, _ = peek.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -55,12 +57,20 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
         first, known = next(iter(PRESETS)), ", ".join(PRESETS)
         raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
     clients = None if seen.clients is None else _whole_number("clients", seen.clients)
-    sized = lambda level, selector: _with_clients(make(level, selector), clients)  # noqa: E731
-    return StartingPoint(name, sized, rest, seen.level, seen.selector)
+
+    def start(level: str | None, selector: str | None) -> ExperimentConfig:
+        return _with_learner(_with_clients(make(level, selector), clients), seen.learner)
+
+    return StartingPoint(name, start, rest, seen.level, seen.selector)
 
 
 def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
     return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
+
+
+def _with_learner(config: ExperimentConfig, kind: str | None) -> ExperimentConfig:
+    """With the defaults of another kind of learner, which the options then change."""
+    return config if kind is None else dataclasses.replace(config, learner=as_kind(config.learner, kind))
 
 
 def _with_clients(config: ExperimentConfig, num_clients: int | None) -> ExperimentConfig:

@@ -1,5 +1,6 @@
 """Rules that many settings share: what kind a value must be of, and within which bounds."""
 
+import dataclasses
 import math
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -11,8 +12,9 @@ UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those w
 
 def check_kinds(section: str, config: Any) -> None:
     """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
+    hints = get_type_hints(type(config))
+    for name in (field.name for field in dataclasses.fields(config)):
+        hint, value = hints[name], getattr(config, name)
         if get_origin(hint) is Literal and isinstance(value, str):
             require_known(f"{section}{name}", value, get_args(hint))
         require(_is_a(value, hint), f"{section}{name}", value, f"must be {_kind(hint)}")

@@ -5,11 +5,13 @@ The same tree is the command line, the stored `config.json` and the Python API. 
 
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
-from fedpohcs.core.checks import check_kinds, require_fraction, require_not_negative, require_positive
+from fedpohcs.core.checks import check_kinds, require_not_negative, require_positive
 from fedpohcs.core.errors import UserError, require, require_known
+from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
 
 
 @dataclass(frozen=True)
@@ -58,88 +60,6 @@ class FederationConfig:
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
             positive = all(math.isfinite(w) and w > 0 for w in weights)
             require(positive, "federation.client_weights", weights, "must be finite and above 0")
-
-
-@dataclass(frozen=True)
-class LearnerConfig:
-    """The local learner: PPO with an adaptive KL penalty. Paper: Sec. 5.2, Tables 1-3."""
-
-    loss: Literal["kl-penalty", "clip"] = "kl-penalty"
-    """Surrogate objective: adaptive KL penalty (the paper's), or PPO's clipped one."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Tanh layers of the policy and of the critic. Empty: linear, a table where observations are one-hot."""
-    local_iterations: int = 5
-    """I, local iterations a round."""
-    steps_per_iteration: int = 2048
-    """Whole episodes are collected until there are more steps than this."""
-    epochs: int = 1
-    """E, passes over the collected steps by the policy."""
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    learning_rate_decay: float = 0.98
-    """Factor a round."""
-    learning_rate_floor: float = 1e-8
-    momentum: float = 0.9
-    max_gradient_norm: float = 10.0
-    discount: float = 0.99
-    """gamma."""
-    gae_discount: float = 0.95
-    """lambda of generalised advantage estimation."""
-    bootstrap_at_time_limit: bool = True
-    """Value the state where the time limit cut an episode. False: as if it had ended there."""
-    importance_cap: float = 10.0
-    """Largest importance weight of the KL-penalty surrogate."""
-    clip_range: float = 0.2
-    """Of the clipped surrogate."""
-    kl_target: float = 0.003
-    kl_coefficient: float = 1.0
-    """beta at the start; it adapts and is averaged with the weights."""
-    entropy_coefficient: float = 0.1
-    entropy_decay_rounds: int = 20
-    """The entropy coefficient is divided by 10 every so many rounds."""
-    critic_learning_rate: float = 1e-3
-    critic_epochs: int = 3
-    filter_observations: bool = True
-    """Each client z-scores its observations with its own running statistics. False where units are shared already."""
-    filter_rewards: bool = True
-    """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
-    filter_warmup_steps: int = 100_000
-    """About so many steps of the initial policy start a client's observation and reward filters."""
-    filter_evaluation_episodes: int | None = None
-    """In the filters, what is played outside training counts as if there were so many evaluation episodes a round.
-    None: as many as there are."""
-    observation_clip: float = 5.0
-    """Filtered observations stay within plus and minus this."""
-    reward_clip: float = 10.0
-    """Filtered rewards stay within plus and minus this."""
-
-    def __post_init__(self) -> None:
-        at = "learner."
-        check_kinds(at, self)
-        require_positive(at, self, "local_iterations", "steps_per_iteration", "epochs", "batch_size")
-        require_positive(at, self, "learning_rate", "max_gradient_norm", "importance_cap", "clip_range", "kl_target")
-        require_positive(at, self, "kl_coefficient", "critic_learning_rate", "entropy_decay_rounds")
-        require_positive(at, self, "observation_clip", "reward_clip")
-        require_not_negative(
-            at, self, "entropy_coefficient", "learning_rate_floor", "filter_warmup_steps", "critic_epochs"
-        )
-        if self.filter_evaluation_episodes is not None:
-            require_positive(at, self, "filter_evaluation_episodes")
-        require_fraction(at, self, "learning_rate_decay", "gae_discount")
-        require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
-        require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
-        sizes = self.hidden_sizes
-        require(all(size > 0 for size in sizes), "learner.hidden_sizes", sizes, "must all be above 0")
-
-    @property
-    def observation_limit(self) -> float:
-        """Where observations are clipped: nowhere if they are not filtered."""
-        return self.observation_clip if self.filter_observations else math.inf
-
-    @property
-    def reward_limit(self) -> float:
-        """Where rewards are clipped: nowhere if they are not filtered."""
-        return self.reward_clip if self.filter_rewards else math.inf
 
 
 @dataclass(frozen=True)
@@ -303,7 +223,7 @@ class ExperimentConfig:
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
     federation: FederationConfig = field(default_factory=FederationConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    learner: LearningConfig = field(default_factory=default_learner)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
     traffic: TrafficConfig = field(default_factory=TrafficConfig)
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
@@ -372,8 +292,24 @@ def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str 
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise UserError(f"{prefix}{key} (={value!r}) must be a table of settings.")
-            value = from_dict(value, hints[key], f"{prefix}{key}.")
+            value = from_dict(value, _section_class(hints[key], value), f"{prefix}{key}.")
         elif isinstance(value, list):
             value = tuple(value)
         arguments[key] = value
     return cls(**arguments)
+
+
+def _section_class(declared: Any, values: dict[str, Any]) -> type:
+    """The class of a nested config; that of a learner is named by its kind."""
+    return learner_class(str(values.get("kind", default_learner().kind))) if declared is LearningConfig else declared
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LearnerConfig":
+        warnings.warn(
+            "LearnerConfig is called PPOConfig now; the old name goes with the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return PPOConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from fedpohcs.core.config import ExperimentConfig, FederationConfig, LearnerConfig, ModellingConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ModellingConfig
 from fedpohcs.core.errors import require_known
+from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.registries import PRESETS, SELECTORS, WORLDS, register_plugins
 
 ENTROPY_DECAY_ROUNDS = {"low": 10, "medium": 20, "high": 50, "high-authors": 50}
@@ -25,15 +26,16 @@ def mountain_cars(level: str = "medium", selector: str = "fedpohcs") -> Experime
     Like the authors' runs, these value the state at the time limit as 0. Bootstrapping there is the better practice
     in general, but early runs with it did far worse here; docs/results.md has the comparison.
     """
-    learner = LearnerConfig(entropy_decay_rounds=ENTROPY_DECAY_ROUNDS[level], bootstrap_at_time_limit=False)
+    learner = PPOConfig(entropy_decay_rounds=ENTROPY_DECAY_ROUNDS[level], bootstrap_at_time_limit=False)
     return ExperimentConfig(world="mountain-cars", level=level, selector=selector, learner=learner)
 
 
 def mountain_cars_paper(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
     """The same with Table 1's learning rates: .005 for fedavg, .001 for the others."""
     config = mountain_cars(level, selector)
-    rate = PAPER_LEARNING_RATES.get(selector, config.learner.learning_rate)
-    return replace(config, learner=replace(config.learner, learning_rate=rate))
+    if selector not in PAPER_LEARNING_RATES:
+        return config
+    return replace(config, learner=replace(config.learner, learning_rate=PAPER_LEARNING_RATES[selector]))
 
 
 def half_cheetahs(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
@@ -59,7 +61,7 @@ def gym(level: str = "own", selector: str = "fedpohcs") -> ExperimentConfig:
         selector=selector,
         rounds=50,
         federation=FederationConfig(num_clients=20, num_candidates=10, num_selected=4),
-        learner=LearnerConfig(
+        learner=PPOConfig(
             learning_rate=0.01,
             kl_target=0.01,
             entropy_coefficient=0.01,
@@ -78,7 +80,7 @@ def tabular(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConf
         selector=selector,
         rounds=40,
         federation=FederationConfig(num_clients=12, num_candidates=6, num_selected=3, evaluation_episodes=8),
-        learner=LearnerConfig(
+        learner=PPOConfig(
             hidden_sizes=(),
             local_iterations=2,
             steps_per_iteration=256,
@@ -116,7 +118,7 @@ def hoppers_paper(level: str = "medium", selector: str = "fedpohcs") -> Experime
         selector=selector,
         rounds=100,
         federation=FederationConfig(evaluation_episodes=100),
-        learner=LearnerConfig(
+        learner=PPOConfig(
             local_iterations=20,
             learning_rate=0.03,
             learning_rate_decay=0.9,
@@ -141,7 +143,7 @@ def hongkong(level: str = "areas", selector: str = "fedpohcs") -> ExperimentConf
         selector=selector,
         rounds=100,
         federation=FederationConfig(num_clients=10, num_candidates=9, num_selected=2, evaluation_episodes=20),
-        learner=LearnerConfig(
+        learner=PPOConfig(
             local_iterations=10,
             epochs=10,
             learning_rate=1e-4,

@@ -88,6 +88,15 @@ WORLDS = Registry(
 )
 """World classes; see `worlds.base.World`."""
 
+LEARNERS = Registry(
+    "learner",
+    {
+        "ppo": "fedpohcs.core.learning:PPOConfig",
+        "dqn": "fedpohcs.core.learning:DQNConfig",
+    },
+)
+"""Config classes of local learners, which name their algorithm; see `core.learning.LearningConfig`."""
+
 SELECTORS = Registry(
     "selector",
     {
@@ -157,7 +166,7 @@ STORED_TYPES = Registry(
         "one-phase-state": "fedpohcs.server.selection:OnePhaseState",
         "client-snapshot": "fedpohcs.execution.clients:Snapshot",
         "client-state": "fedpohcs.execution.clients:ClientState",
-        "play-order": "fedpohcs.execution.clients:Asked",
+        "play-order": "fedpohcs.execution.clients:PlayOrder",
         "private-snapshot": "fedpohcs.execution.private:PrivateSnapshot",
         "remote-clients": "fedpohcs.server.protocols:RemoteClients",
         "filters": "fedpohcs.learners.filters:Filters",
@@ -166,6 +175,9 @@ STORED_TYPES = Registry(
         "policy-params": "fedpohcs.learners.networks:PolicyParams",
         "dense": "fedpohcs.learners.networks:Dense",
         "ppo-optimisers": "fedpohcs.learners.ppo:OptimiserState",
+        "q-params": "fedpohcs.learners.dqn:QParams",
+        "q-memory": "fedpohcs.learners.dqn:Memory",
+        "transitions": "fedpohcs.learners.dqn:Transitions",
         "membership": "fedpohcs.privacy.client:Membership",
         "kept-membership": "fedpohcs.deploy.member:Kept",
     },
@@ -174,6 +186,7 @@ STORED_TYPES = Registry(
 
 REGISTRIES: dict[str, Registry] = {
     "worlds": WORLDS,
+    "learners": LEARNERS,
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
     "attacks": ATTACKS,

@@ -67,7 +67,14 @@ def _literal(value: Any) -> str:
 
 
 def _help_texts(cls: type) -> dict[str, str]:
-    """The string below each field of a dataclass, by field."""
+    """The string below each field of a dataclass and of the classes it extends, by field."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        texts |= _own_help_texts(base) if dataclasses.is_dataclass(base) else {}
+    return texts
+
+
+def _own_help_texts(cls: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
     texts = {}
     for field, below in itertools.pairwise(body):

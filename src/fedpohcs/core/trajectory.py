@@ -41,6 +41,15 @@ class Trajectory(NamedTuple):
         return self.status >= Status.TERMINATED
 
 
+CHUNK = 50
+"""Steps between two looks at whether any lane of a traced world still plays."""
+
+
+def rollout_length(horizon: int, min_steps: int) -> int:
+    """Steps for which a rollout has room: a last episode may start just before `min_steps` are exceeded."""
+    return -(-(min_steps + horizon) // CHUNK) * CHUNK
+
+
 def position_in_episode(last: NDArray[np.bool_]) -> NDArray[np.int64]:
     """How many steps of its episode come before each step, given which steps are the last of theirs."""
     index = np.arange(len(last))

@@ -1,5 +1,6 @@
 """Trees of arrays with a leading client axis, and trees whose arrays have names."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,13 @@ def named_arrays(tree: Any) -> dict[str, Any]:
 
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def tree_like(template: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any:
+    """A tree of the template's structure whose arrays are those called `prefix` and their place in it."""
+    import jax
+
+    return jax.tree.unflatten(jax.tree.structure(template), [arrays[prefix + name] for name in named_arrays(template)])
 
 
 def take_clients(tree: Any, index: Any) -> Any:

@@ -1,6 +1,7 @@
 """The few types that travel between the parts. Host-side arrays are NumPy; parameters are JAX pytrees."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -8,6 +9,9 @@ from numpy.typing import NDArray
 
 Params = Any  # a pytree of arrays: policy, critic and KL coefficient
 AnyArray = Any  # JAX inside a compiled program, NumPy outside
+Extra = Mapping[str, Any]
+"""Arrays by name that the server sends along with the policy to those who train."""
+NO_EXTRA: Extra = MappingProxyType({})
 ClientIds = NDArray[np.int64]
 Vector = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.trees import named_arrays, take_clients
-from fedpohcs.core.types import CandidateMetrics, Params
+from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params
 from fedpohcs.deploy.member import Member
 from fedpohcs.deploy.node import run_folder
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
@@ -78,7 +78,7 @@ class RemoteClient:
         self.record = record
         self.member = member
 
-    def answer(self, request: Request, params: Params) -> dict[str, np.ndarray]:
+    def answer(self, request: Request, params: Params, extra: Extra = NO_EXTRA) -> dict[str, np.ndarray]:
         """Do what is asked and remember it."""
         memory = Memory(run_folder(self.states, request.run, self.client))
         now = moment(request.phase, request.round)
@@ -92,7 +92,7 @@ class RemoteClient:
         with closing(executor):
             if request.phase == MEASURE and self._missed_evaluation(request, found):
                 executor.evaluate(params, request.round, self._me)
-            arrays = self._do(executor, request, params)
+            arrays = self._do(executor, request, params, extra)
             state = executor.snapshot()
         if snapshot is not None and not recalls:
             plays = plays_in_use([*snapshot.plays, *state.plays], self.config.modelling.history_rounds)
@@ -114,10 +114,10 @@ class RemoteClient:
         due = request.round % self.config.federation.evaluation_every == 0
         return due and (found is None or found.round < moment(EVALUATE, request.round))
 
-    def _do(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, np.ndarray]:
+    def _do(self, executor: LocalExecutor, request: Request, params: Params, extra: Extra) -> dict[str, np.ndarray]:
         number, me = request.round, self._me
         if request.phase == TRAIN:
-            updates = executor.train(params, number, me)
+            updates = executor.train(params, number, me, extra)
             return {
                 **{f"params/{name}": array for name, array in named_arrays(take_clients(updates.params, 0)).items()},
                 "steps": updates.steps[0],

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.deploy.codec import from_record, params_from_record, to_record
+from fedpohcs.deploy.codec import extra_from_record, from_record, params_from_record, to_record
 from fedpohcs.deploy.node import logical_client, member_of, state_folder
 from fedpohcs.deploy.protocol import (
     HELLO,
@@ -54,15 +54,16 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
     check_names(config)
     configure_jax(1)
     from fedpohcs.deploy.client import RemoteClient
-    from fedpohcs.execution.clients import fresh_params, make_learner
+    from fedpohcs.execution.clients import initial_params
+    from fedpohcs.learners.base import make_learner
     from fedpohcs.worlds import make_world
 
     record = bool(SELECTORS[config.selector]().requires - {"mean_return"})
-    template = fresh_params(make_learner(config, make_world(config)), config.seed)
+    template = initial_params(make_learner(config.learner, make_world(config)), config.seed)
     params = params_from_record(message.content.array_records["params"], template)
     member = member_of(context, config, request.run)
     remote = RemoteClient(config, logical_client(context), state_folder(context), record=record, member=member)
-    return remote.answer(request, params)
+    return remote.answer(request, params, extra_from_record(message.content.array_records.get("extra")))
 
 
 def _respond_privately(

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import WeightedAdvantage
-from fedpohcs.server.replies import Received, checked_arrays, expected_like
+from fedpohcs.server.replies import Expected, Received, checked_arrays, expected_like
 
 PLAIN = "fedpohcs.plain"  # how the bytes of an array are laid out: one after the other, first axis slowest
 
@@ -25,6 +25,15 @@ def from_record(record: ArrayRecord) -> dict[str, Received]:
         name: Received(one.dtype if one.stype == PLAIN else one.stype, tuple(one.shape), one.data)
         for name, one in record.items()
     }
+
+
+def extra_from_record(record: ArrayRecord | None) -> dict[str, np.ndarray]:
+    """Numbers of any shape that the server sends along with the policy, or `BadReplyError`."""
+    received = {} if record is None else from_record(record)
+    known = {np.dtype(kind).str: np.dtype(kind) for kind in (np.float32, np.float64, np.int32, np.int64)}
+    return checked_arrays(
+        received, {name: Expected(known.get(one.dtype, np.float32), one.shape) for name, one in received.items()}
+    )
 
 
 def params_from_record(record: ArrayRecord, template: Any) -> Any:

@@ -18,13 +18,22 @@ from flwr.serverapp import Grid
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.core.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
+from fedpohcs.core.types import (
+    NO_EXTRA,
+    BadReply,
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    Evaluation,
+    Extra,
+    Params,
+)
 from fedpohcs.deploy import protocol
 from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, PRIVATE, TRAIN, Request
-from fedpohcs.execution.clients import fresh_params, make_learner, most_steps
-from fedpohcs.learners.ppo import UpdateInfo
+from fedpohcs.execution.clients import initial_params, most_steps
+from fedpohcs.learners.base import make_learner
 from fedpohcs.server.protocols import RemoteClients
 from fedpohcs.server.replies import (
     BOUNDED,
@@ -102,7 +111,7 @@ class FlowerExecutor:
         self.rules = protocol.rules_of(config)
         self.run = snapshot.run if snapshot else uuid.uuid4().hex
         world = make_world(config)
-        self.learner = make_learner(config, world)
+        self.learner = make_learner(config.learner, world)
         self.most_steps = most_steps(config, self.learner)
         self.template = named_arrays(self.initial_params())
         self.loses_episodes = isinstance(world, HostWorld)
@@ -121,14 +130,15 @@ class FlowerExecutor:
 
     def initial_params(self) -> Params:
         """Fresh weights; a function of the seed alone."""
-        return fresh_params(self.learner, self.config.seed)
+        return initial_params(self.learner, self.config.seed)
 
     def snapshot(self) -> RemoteClients:
         """The name under which the clients keep their states."""
         return RemoteClients(self.run)
 
-    def client_filters(self) -> None:
-        """They never leave the clients."""
+    def stored_policy(self, params: Params) -> Mapping[str, np.ndarray]:
+        """The parameters alone: filters never leave the clients."""
+        return self.learner.arrays(params)
 
     def close(self) -> None:
         """Nothing runs here."""
@@ -159,13 +169,13 @@ class FlowerExecutor:
         requests = {client: request._replace(message=message) for client, message in messages.items()}
         return {n: one[name].tobytes() for n, one in self._ask(params, requests, {name: SECRET}).items()}
 
-    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+    def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """Phase two. Who sends nothing sound has made no steps, so that its row counts for nothing."""
         expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}
         expected |= {"steps": Expected(COUNT, low=1, high=self.most_steps.train)}
-        expected |= self._expected_info((*UpdateInfo._fields,))
+        expected |= self._expected_info(self.learner.info)
         request = self._request(TRAIN, round_number)
-        answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected)
+        answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected, extra=extra)
         self._count_empty(answers, round_number)
         unchanged = {f"params/{name}": array for name, array in named_arrays(params).items()} | {"steps": np.array(0)}
         rows = [answers.get(client, unchanged) for client in clients.tolist()]
@@ -207,6 +217,7 @@ class FlowerExecutor:
         requests: Mapping[int, Request],
         expected: Mapping[str, Expected],
         measures: Mapping[str, Expected] | None = None,
+        extra: Extra = NO_EXTRA,
     ) -> dict[int, Arrays]:
         """The sound answers by client; `measures` is expected besides of those who are asked to measure."""
         if not requests:
@@ -216,7 +227,8 @@ class FlowerExecutor:
         self._meet_newcomers(again=phase == EVALUATE)  # one wait a round for a node that hangs
         self.attempt += 1
         # One object for all: Flower sends equal contents once.
-        record = None if params is None else to_record(named_arrays(params))
+        record = {} if params is None else {"params": to_record(named_arrays(params))}
+        record |= {"extra": to_record(extra)} if extra else {}
         questions = {
             self.nodes[client]: (client, request._replace(attempt=self.attempt))
             for client, request in requests.items()
@@ -251,14 +263,14 @@ class FlowerExecutor:
         return bad
 
     def _exchange(
-        self, requests: Mapping[int, Request], params: ArrayRecord | None
+        self, requests: Mapping[int, Request], records: Mapping[str, ArrayRecord]
     ) -> dict[int, list[RecordDict | Error]]:
         """Send a question to every node and collect what comes within the phase, by node, in order."""
         messages = []
         for node, request in requests.items():
             content = RecordDict({"request": ConfigRecord(protocol.to_values(request, self.rules))})
-            if params is not None:
-                content["params"] = params
+            for name, arrays in records.items():
+                content[name] = arrays
             if request.message:
                 content["message"] = to_record({"message": np.frombuffer(request.message, np.uint8)})
             kind = protocol.MESSAGE_TYPES[request.phase]
@@ -300,7 +312,7 @@ class FlowerExecutor:
             return
         self.attempt += 1
         request = self._request(HELLO, 0)._replace(attempt=self.attempt)
-        for node, contents in self._exchange(dict.fromkeys(newcomers, request), None).items():
+        for node, contents in self._exchange(dict.fromkeys(newcomers, request), {}).items():
             self.met.add(node)
             for content in contents:
                 try:

@@ -14,7 +14,16 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.registries import ATTACKS
 from fedpohcs.core.trees import take_clients
-from fedpohcs.core.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Vector, WeightedAdvantage
+from fedpohcs.core.types import (
+    NO_EXTRA,
+    CandidateMetrics,
+    ClientIds,
+    ClientUpdates,
+    Extra,
+    Params,
+    Vector,
+    WeightedAdvantage,
+)
 from fedpohcs.server.protocols import Executor
 
 
@@ -113,9 +122,9 @@ class AttackedExecutor:
             )
         return metrics
 
-    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+    def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """Phase two, with lies about updates; who lied is noted."""
-        updates = self.within.train(params, round_number, clients)
+        updates = self.within.train(params, round_number, clients, extra)
         if self.attack.about != "update" or not len(clients):
             return updates
         lied = np.isin(updates.client, self._one_of(updates.client, round_number))

@@ -15,20 +15,21 @@ from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import finite_clients, take_clients
 from fedpohcs.core.types import (
+    NO_EXTRA,
     CandidateMetrics,
     ClientIds,
     ClientUpdates,
     Distribution,
     Evaluation,
+    Extra,
     Params,
     Steps,
     Vector,
     WeightedAdvantage,
 )
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined
-from fedpohcs.learners.client import Evaluated, Learner, Own, Shared, Trained
-from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
-from fedpohcs.learners.ppo import OptimiserState
+from fedpohcs.learners.base import Broadcast, Learner, make_learner
+from fedpohcs.learners.client import ClientProgram, Own, PlayResult, TrainingResult
 from fedpohcs.metrics import weighted_advantage_table
 from fedpohcs.server.protocols import MostSteps, RemoteClients
 from fedpohcs.worlds import make_world
@@ -42,13 +43,13 @@ FROM_EPISODES = frozenset({"gradient_norm", "weighted_advantage"})
 class ClientState(NamedTuple):
     """What the clients keep between rounds, with a leading client axis."""
 
-    filters: Filters
-    optimisers: OptimiserState
+    filters: Any  # what acting reads
+    memory: Any  # what only learning reads: momentum, a replay buffer
     mean_return: np.ndarray  # of the latest evaluation
 
 
-class Asked(NamedTuple):
-    """What some clients are asked to play, and how its draws are named.
+class PlayOrder(NamedTuple):
+    """What some clients are to play, and how its draws are named.
 
     Enough to play it again, step by step, in a fraction of the bytes of what was played.
     """
@@ -57,7 +58,7 @@ class Asked(NamedTuple):
     purpose: Purpose
     round_number: int
     clients: ClientIds
-    filters: Filters  # of these clients
+    filters: Any  # of these clients
     episodes: int
     steps_per_episode: int | None = None  # nobody reads more of an episode than this; None: all
 
@@ -66,12 +67,7 @@ class Snapshot(NamedTuple):
     """All that the clients carry from round to round. Recorded episodes are kept as what was asked for."""
 
     state: ClientState
-    plays: list[Asked]
-
-
-def make_learner(config: ExperimentConfig, world: Any) -> Learner:
-    """The learner that every client of an experiment has."""
-    return Learner(world, config.learner, config.federation.evaluation_episodes, config.filter_weight)
+    plays: list[PlayOrder]
 
 
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
@@ -80,7 +76,7 @@ def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
     return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
 
 
-def fresh_params(learner: Learner, seed: int) -> Params:
+def initial_params(learner: Learner, seed: int) -> Params:
     """The weights that a run starts with."""
     return jax.tree.map(np.asarray, learner.init_params(device_key(seed, Purpose.INITIAL_WEIGHTS)))
 
@@ -108,16 +104,17 @@ class LocalExecutor(ABC):
         self.num_clients = config.federation.num_clients
         self.members = np.arange(self.num_clients) if members is None else members
         self.world = make_world(config)
-        self.learner = make_learner(config, self.world)
+        self.learner = make_learner(config.learner, self.world)
+        self.program = ClientProgram(self.learner, config.federation.evaluation_episodes, config.filter_weight)
         self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
         # Per client: a slot a recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
-        self.plays: list[Asked] = []  # that the recorded episodes come from
+        self.plays: list[PlayOrder] = []  # that the recorded episodes come from
         self.record = record
         self.discretise = find_discretiser(config.modelling.discretiser)
         self._start()
-        self.state = self._fresh_state()
+        self.state = self._initial_state()
         if snapshot is None:
             filters = take_clients(self.state.filters, self.members)
             self._store(self.members, filters=self._warm_up(self.initial_params(), self.members, filters))
@@ -129,60 +126,61 @@ class LocalExecutor(ABC):
         """Make what plays, before the clients are asked for the first time."""
 
     @abstractmethod
-    def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
+    def _warm_up(self, params: Params, clients: ClientIds, filters: Any) -> Any:
         """The filters of these clients after the steps of the initial policy that the config asks for."""
 
     @abstractmethod
-    def _play(self, asked: Asked, *, remember: bool) -> Evaluated:
+    def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
         """Play episodes, without their trajectories in the result; those go to `_remember` if asked."""
 
     @abstractmethod
-    def _train(self, params: Params, round_number: int, clients: ClientIds, shuffles: np.ndarray) -> Trained:
+    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
         """Local training of the clients, in their order; a client that could not train has made no steps."""
 
     def close(self) -> None:  # noqa: B027  nothing to end is the common case
         """End whatever runs besides this process."""
 
     def initial_params(self) -> Params:
-        """Fresh weights; a function of the seed alone."""
-        return fresh_params(self.learner, self.config.seed)
+        """Initial weights; a function of the seed alone."""
+        return initial_params(self.learner, self.config.seed)
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:  # noqa: B027  as for `close`
         """Nothing to prepare: asking clients of this process again costs nothing."""
 
-    def client_filters(self) -> Filters:
-        """The filters of all clients."""
-        return self.state.filters
+    def stored_policy(self, params: Params) -> dict[str, np.ndarray]:
+        """The arrays of the parameters and the filters of all clients, by name."""
+        return {**self.learner.arrays(params), **self.learner.stored_filters(self.state.filters)}
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play, update the filters, and remember the episodes."""
         episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
-        asked = Asked(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
+        order = PlayOrder(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
         remember = self.record and self.config.modelling.episodes is None
-        result = self._play_recorded(asked) if remember else self._play(asked, remember=False)
+        result = self._play_recorded(order) if remember else self._play(order, remember=False)
         could = result.steps > 0
         done = take_clients(result, could)
         self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
         info = {} if done.num_lost is None else {"lost_episodes": done.num_lost.astype(float)}
         return Evaluation(clients[could], done.mean_return.astype(float), done.steps.astype(np.int64), info)
 
-    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
-        """Local training; momentum and filters stay with the client."""
+    def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
+        """Local training; filters and memory stay with the client."""
         if not len(clients):
             nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
             return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
         seed = self.config.seed
-        shuffles = self.clients.on_host(
-            lambda client: self.learner.shuffles(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
+        draws = self.clients.on_host(
+            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
             [int(client) for client in clients],
         )
-        result = self._train(params, round_number, clients, np.stack(shuffles))
+        sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
+        result = self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
         # A client that diverged, or could not train, starts its next training from what it had before.
         sound = finite_clients(result) & (result.steps > 0)
         self._store(
             clients[sound],
             filters=take_clients(result.filters, sound),
-            optimisers=take_clients(result.optimisers, sound),
+            memory=take_clients(result.memory, sound),
         )
         info = {name: value.astype(float) for name, value in result.info._asdict().items()}
         if result.num_lost is not None:
@@ -192,7 +190,7 @@ class LocalExecutor(ABC):
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """From the episodes of the latest evaluation, where that serves: measuring then costs no environment steps."""
         self._play_for_measuring(params, round_number, clients, names)
-        shared = self._shared(params, Purpose.GRADIENT_SAMPLE, round_number)
+        shared = self._broadcast(params, Purpose.GRADIENT_SAMPLE, round_number)
         return CandidateMetrics(
             clients,
             mean_return=self.state.mean_return[clients].astype(float) if "mean_return" in names else None,
@@ -208,17 +206,17 @@ class LocalExecutor(ABC):
         federation, modelling = self.config.federation, self.config.modelling
         filters = take_clients(self.state.filters, clients)
 
-        def asked(episodes: int, steps_per_episode: int | None) -> Asked:
-            return Asked(params, Purpose.MODELLING, round_number, clients, filters, episodes, steps_per_episode)
+        def ordered(episodes: int, steps_per_episode: int | None) -> PlayOrder:
+            return PlayOrder(params, Purpose.MODELLING, round_number, clients, filters, episodes, steps_per_episode)
 
         if modelling.episodes is not None and names & FROM_EPISODES:
             for client in clients.tolist():
                 self.history.pop(client, None)  # all of a table is then played with one policy
-            self._play(asked(modelling.episodes, modelling.steps_per_episode), remember=True)
+            self._play(ordered(modelling.episodes, modelling.steps_per_episode), remember=True)
         if round_number % federation.evaluation_every:
             remember = bool(names & FROM_EPISODES) and modelling.episodes is None
             if remember or "mean_return" in names:
-                wanted = asked(federation.evaluation_episodes, None)
+                wanted = ordered(federation.evaluation_episodes, None)
                 result = self._play_recorded(wanted) if remember else self._play(wanted, remember=False)
                 could = result.steps > 0
                 self._store(clients[could], mean_return=result.mean_return[could])
@@ -233,21 +231,22 @@ class LocalExecutor(ABC):
                 "the clients of this run keep their own state. Go on with: fedpohcs flower run --resume RUN"
             )
         self._store(self.members, **snapshot.state._asdict())
-        for asked in snapshot.plays:
-            self._play_recorded(asked)
+        for order in snapshot.plays:
+            self._play_recorded(order)
 
-    def _play_recorded(self, asked: Asked) -> Evaluated:
+    def _play_recorded(self, order: PlayOrder) -> PlayResult:
         """What measuring will look back on in later rounds."""
-        self.plays = plays_in_use([*self.plays, asked], self.config.modelling.history_rounds)
-        return self._play(asked, remember=True)
+        self.plays = plays_in_use([*self.plays, order], self.config.modelling.history_rounds)
+        return self._play(order, remember=True)
 
-    def _fresh_state(self) -> ClientState:
-        optimisers = self.learner.init_optimisers(self.initial_params())
-        fresh = (self.learner.init_filters(), optimisers, np.zeros((), np.float32))
-        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_clients, axis=0), fresh))
+    def _initial_state(self) -> ClientState:
+        memory = self.learner.init_memory(self.initial_params())
+        initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
+        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_clients, axis=0), initial))
 
-    def _shared(self, params: Params, purpose: Purpose, round_number: int) -> Shared:
-        return Shared(params, device_key(self.config.seed, purpose, round_number), self.learner.schedule(round_number))
+    def _broadcast(self, params: Params, purpose: Purpose, round_number: int) -> Broadcast:
+        key = device_key(self.config.seed, purpose, round_number)
+        return Broadcast(params, key, self.learner.schedule(round_number))
 
     def _own(self, clients: ClientIds) -> Own:
         return Own(clients, None, take_clients(self.state.filters, clients))
@@ -264,11 +263,13 @@ class LocalExecutor(ABC):
         """Of several clients, with a leading client axis."""
         return jax.tree.map(lambda *rows: np.stack(rows), *trajectories)
 
-    def _gradient_norms(self, shared: Shared, clients: ClientIds) -> Vector:
+    def _gradient_norms(self, shared: Broadcast, clients: ClientIds) -> Vector:
         own = (self._own(clients), self._stacked([self.history[int(client)][-1] for client in clients]))
-        return joined(self.clients.run_chunks(self.learner, "gradient_norms", shared, own, clients)).astype(float)
+        return joined(self.clients.run_chunks(ClientProgram.gradient_norms, self.program, shared, own, clients)).astype(
+            float
+        )
 
-    def _tables(self, shared: Shared, clients: ClientIds) -> tuple[WeightedAdvantage, ...]:
+    def _tables(self, shared: Broadcast, clients: ClientIds) -> tuple[WeightedAdvantage, ...]:
         """D_n A_n of every client asked. Paper: Alg. 3, l. 6."""
         discount = self.config.learner.discount
 
@@ -280,23 +281,23 @@ class LocalExecutor(ABC):
 
         return tuple(self.clients.on_host(table, [int(client) for client in clients]))
 
-    def _steps(self, shared: Shared, client: int) -> Steps:
+    def _steps(self, shared: Broadcast, client: int) -> Steps:
         """The client's recorded episodes, one after the other, as its filters see them now."""
         own = self._own(np.array([client]))
-        filters, learner = take_clients(own.filters, 0), self.config.learner
+        filters = take_clients(own.filters, 0)
         parts = []
         for trajectory in self.history[client]:
             advantage = None
             if self.config.modelling.advantages == "gae":
-                program = compiled(self.learner, "step_advantages")
+                program = compiled(ClientProgram.step_advantages, self.program)
                 advantage = np.asarray(program(shared, own, self._stacked([trajectory])))[0, : len(trajectory.reward)]
             parts.append(_in_order(trajectory, advantage))
         steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
         if self.discretise is not None:
             steps = steps._replace(cell=own_cells(self.discretise, steps.observation))
-        steps = steps._replace(observation=filter_observation(filters, steps.observation, learner.observation_limit))
+        steps = steps._replace(observation=self.learner.filtered(filters, steps.observation))
         if self.config.modelling.rewards == "filtered":
-            steps = steps._replace(reward=filter_reward(filters, steps.reward, learner.reward_limit))
+            steps = steps._replace(reward=self.learner.filtered_reward(filters, steps.reward))
         return self._clipped(steps)
 
     def _clipped(self, steps: Steps) -> Steps:
@@ -305,10 +306,10 @@ class LocalExecutor(ABC):
             return steps._replace(action=np.clip(steps.action, actions.low, actions.high))
         return steps
 
-    def _distribution(self, shared: Shared, states: np.ndarray) -> Distribution:
+    def _distribution(self, shared: Broadcast, states: np.ndarray) -> Distribution:
         """The policy on any number of states, in calls of one shape."""
         padded = np.pad(states, ((0, -len(states) % DISTRIBUTION_ROWS), (0, 0)))
-        program = compiled(self.learner, "distribution")
+        program = compiled(ClientProgram.distribution, self.program)
         parts = [
             jax.tree.map(np.asarray, program(shared, padded[start : start + DISTRIBUTION_ROWS]))
             for start in range(0, len(padded), DISTRIBUTION_ROWS)
@@ -316,14 +317,14 @@ class LocalExecutor(ABC):
         return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
 
 
-def plays_in_use(plays: list[Asked], history_rounds: int) -> list[Asked]:
+def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]:
     """Without the plays of which no client holds an episode any more."""
     newer: Counter[int] = Counter()
     kept = []
-    for asked in reversed(plays):
-        clients = asked.clients.tolist()
+    for order in reversed(plays):
+        clients = order.clients.tolist()
         if any(newer[client] < history_rounds for client in clients):
-            kept.append(asked)
+            kept.append(order)
         newer.update(clients)
     return kept[::-1]
 

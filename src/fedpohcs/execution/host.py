@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,10 +13,10 @@ from fedpohcs.core.randomness import Purpose
 from fedpohcs.core.trajectory import Status, Trajectory, position_in_episode
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
-from fedpohcs.execution.clients import Asked, LocalExecutor
+from fedpohcs.execution.clients import LocalExecutor, PlayOrder
 from fedpohcs.execution.mapping import Chunk, joined
-from fedpohcs.learners.client import Evaluated, Learned, Learning, Trained
-from fedpohcs.learners.filters import Filters
+from fedpohcs.learners.base import Broadcast, Learned, Progress
+from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
 from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
 
 STEPS_AT_ONCE = 1_000_000  # that one call to the collector may give: bounds memory
@@ -36,93 +37,92 @@ class HostExecutor(LocalExecutor):
     def _start(self) -> None:
         self.collector = self.world.make_collector()
 
-    def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
+    def _warm_up(self, params: Params, clients: ClientIds, filters: Any) -> Any:
         """Whole episodes until there are more steps than the config asks for, each counted as often as it says."""
         steps = math.ceil(self.config.learner.filter_warmup_steps / self.config.filter_weight)
         if not steps:
             return filters
-        asked = Asked(params, Purpose.WARM_UP, 0, clients, filters, 0)
+        order = PlayOrder(params, Purpose.WARM_UP, 0, clients, filters, 0)
         parts = [
             Chunk(some.clients, self._absorbed(some.filters, self._collect(some, Quota(min_steps=steps))))
-            for some in self._blocks(asked, steps)
+            for some in self._blocks(order, steps)
         ]
         return joined(parts)
 
-    def _play(self, asked: Asked, *, remember: bool) -> Evaluated:
-        horizon = min(self.world.horizon, asked.steps_per_episode or self.world.horizon)
-        quota = Quota(episodes=asked.episodes, steps_per_episode=horizon)
+    def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
+        horizon = min(self.world.horizon, order.steps_per_episode or self.world.horizon)
+        quota = Quota(episodes=order.episodes, steps_per_episode=horizon)
         parts, failures = [], []
-        for some in self._blocks(asked, asked.episodes * horizon):
+        for some in self._blocks(order, order.episodes * horizon):
             played = self._collect(some, quota)
             failures += [one.failure for one in played if one.failure]
             if remember:
                 for client, one in zip(some.clients.tolist(), played, strict=True):
                     self._remember(client, first_of_episodes(one.trajectory, self.config.modelling.steps_per_episode))
             parts.append(Chunk(some.clients, self._evaluated(some, played)))
-        if len(failures) == len(asked.clients) > 0:
+        if len(failures) == len(order.clients) > 0:
             raise UserError(f"no client can play its environment. The first says: {failures[0]}")
         return joined(parts)
 
-    def _evaluated(self, asked: Asked, played: list[Played]) -> Evaluated:
+    def _evaluated(self, order: PlayOrder, played: list[Played]) -> PlayResult:
         """Undiscounted raw return an episode."""
         totals = np.array([one.trajectory.reward.sum(dtype=float) for one in played])
-        return Evaluated(
-            mean_return=totals / asked.episodes,
+        return PlayResult(
+            mean_return=totals / order.episodes,
             steps=np.array([len(one.trajectory.reward) for one in played]),
-            filters=self._absorbed(asked.filters, played),
+            filters=self._absorbed(order.filters, played),
             trajectory=None,
             num_lost=np.array([one.num_lost for one in played]),
         )
 
-    def _train(self, params: Params, round_number: int, clients: ClientIds, shuffles: np.ndarray) -> Trained:
+    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
         """Every local iteration collects for all clients that can play, then updates all."""
-        start = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), params)
-        now = Learning(start, *take_clients((self.state.filters, self.state.optimisers), clients))
+        start = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
+        now = Progress(start, *take_clients((self.state.filters, self.state.memory), clients))
         quota = Quota(min_steps=self.config.learner.steps_per_iteration)
         steps, num_lost = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
         able, info = np.ones(len(clients), bool), None
         for iteration in range(self.config.learner.local_iterations):
             trajectories = [empty_trajectory(self.world)] * len(clients)
             some, own_params = clients[able], take_clients(now.params, able)
-            asked = Asked(own_params, Purpose.TRAINING, round_number, some, take_clients(now.filters, able), 0)
-            for index, one in zip(np.flatnonzero(able), self._collect(asked, quota, iteration), strict=True):
+            order = PlayOrder(own_params, Purpose.TRAINING, round_number, some, take_clients(now.filters, able), 0)
+            for index, one in zip(np.flatnonzero(able), self._collect(order, quota, iteration), strict=True):
                 trajectories[index] = one.trajectory
                 able[index] = one.failure is None
                 num_lost[index] += one.num_lost
-            learned = self._learn(round_number, clients, now, trajectories, shuffles[:, iteration])
+            drawn = jax.tree.map(lambda x: x[:, iteration], draws)  # noqa: B023
+            learned = self._learn(sent, clients, now, trajectories, drawn)
             now, info = learned.now, learned.info
             steps += learned.steps
         assert info is not None  # there is at least one local iteration
-        return Trained(*now, np.where(able, steps, 0), info, num_lost)  # pyright: ignore[reportArgumentType]
+        return TrainingResult(*now, np.where(able, steps, 0), info, num_lost)  # pyright: ignore[reportArgumentType]
 
     def _learn(
-        self, round_number: int, clients: ClientIds, now: Learning, played: list[Trajectory], shuffle: np.ndarray
+        self, sent: Broadcast, clients: ClientIds, now: Progress, played: list[Trajectory], draws: Any
     ) -> Learned:
         batch = self._stacked(played, self.learner.batch_length)
-        schedule = self.learner.schedule(round_number)
-        return joined(self.clients.run_chunks(self.learner, "learn", schedule, (now, batch, shuffle), clients))
+        return joined(self.clients.run_chunks(ClientProgram.learn, self.program, sent, (now, batch, draws), clients))
 
-    def _collect(self, asked: Asked, quota: Quota, iteration: int | None = None) -> list[Played]:
+    def _collect(self, order: PlayOrder, quota: Quota, iteration: int | None = None) -> list[Played]:
         """What the clients asked have played. In a local iteration every client has parameters of its own."""
-        policy = jax.tree.map(np.asarray, asked.params.policy)
-        limit = self.config.learner.observation_limit
-        seed, purpose, number = self.config.seed, int(asked.purpose), asked.round_number
-        plays = [
-            Play(
-                client,
-                policy if iteration is None else take_clients(policy, index),
-                take_clients(asked.filters, index),
-                limit,
-                (seed, purpose, number, client, iteration or 0),
-            )
-            for index, client in enumerate(asked.clients.tolist())
-        ]
-        played = self.collector.collect(plays, quota)
-        return [self._reported(asked, play.client, one) for play, one in zip(plays, played, strict=True)]
+        common = jax.tree.map(np.asarray, order.params)
+        schedule = jax.tree.map(np.asarray, self.learner.schedule(order.round_number))
+        seed, purpose, number = self.config.seed, int(order.purpose), order.round_number
+        training = order.purpose == Purpose.TRAINING
 
-    def _reported(self, asked: Asked, client: int, played: Played) -> Played:
+        def play(index: int, client: int) -> Play:
+            params = common if iteration is None else take_clients(common, index)
+            filters = take_clients(order.filters, index)
+            actor = self.learner.actor(params, filters, schedule, training=training)
+            return Play(client, actor, (seed, purpose, number, client, iteration or 0))
+
+        plays = [play(index, client) for index, client in enumerate(order.clients.tolist())]
+        played = self.collector.collect(plays, quota)
+        return [self._reported(order, play.client, one) for play, one in zip(plays, played, strict=True)]
+
+    def _reported(self, order: PlayOrder, client: int, played: Played) -> Played:
         """The same, with a warning that names client and round if something went wrong; clients count from 1 there."""
-        number = asked.round_number + (asked.purpose in (Purpose.TRAINING, Purpose.MODELLING))
+        number = order.round_number + (order.purpose in (Purpose.TRAINING, Purpose.MODELLING))
         where = f"client {client + 1}, round {number}"
         if played.failure is not None:
             log.warning("%s is left out: %s", where, played.failure)
@@ -131,7 +131,7 @@ class HostExecutor(LocalExecutor):
             log.warning("%s: %d episodes were lost, because their simulation went wrong.", where, played.num_lost)
         return played
 
-    def _absorbed(self, filters: Filters, played: list[Played]) -> Filters:
+    def _absorbed(self, filters: Any, played: list[Played]) -> Any:
         """The filters after what each client has seen outside training."""
         new = []
         for index, one in enumerate(played):
@@ -139,21 +139,21 @@ class HostExecutor(LocalExecutor):
             seen = one.trajectory._replace(
                 observation=one.trajectory.observation.astype(np.float64), reward=one.trajectory.reward.astype(float)
             )
-            new.append(self.learner.updated_filters(take_clients(filters, index), seen, self.config.filter_weight))
+            new.append(self.learner.observe(take_clients(filters, index), seen, self.config.filter_weight))
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
-    def _blocks(self, asked: Asked, steps_a_client: int) -> Iterator[Asked]:
+    def _blocks(self, order: PlayOrder, steps_a_client: int) -> Iterator[PlayOrder]:
         """The clients asked, so many at a time that what they play fits into memory."""
         width = max(1, STEPS_AT_ONCE // max(1, steps_a_client))
-        for begin in range(0, len(asked.clients), width):
+        for begin in range(0, len(order.clients), width):
             some = slice(begin, begin + width)
-            yield asked._replace(clients=asked.clients[some], filters=take_clients(asked.filters, some))
+            yield order._replace(clients=order.clients[some], filters=take_clients(order.filters, some))
 
     def _stacked(self, trajectories: list[Trajectory], length: int | None = None) -> Trajectory:
         """Padded to one length, which by default is the next multiple of `PADDED_TO`."""
         if length is None:
             length = -(-max(len(one.reward) for one in trajectories) // PADDED_TO) * PADDED_TO
-        bootstrap = self.config.learner.bootstrap_at_time_limit
+        records_next = self.learner.records_next
 
         def fill(*rows: np.ndarray) -> np.ndarray:
             whole = np.zeros((len(rows), length, *rows[0].shape[1:]), rows[0].dtype)
@@ -161,7 +161,7 @@ class HostExecutor(LocalExecutor):
                 own[: len(row)] = row
             return whole
 
-        return jax.tree.map(fill, *[x if bootstrap else x._replace(next_observation=None) for x in trajectories])
+        return jax.tree.map(fill, *[x if records_next else x._replace(next_observation=None) for x in trajectories])
 
 
 def first_of_episodes(trajectory: Trajectory, steps_per_episode: int | None) -> Trajectory:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,10 +10,10 @@ import numpy as np
 from fedpohcs.core.randomness import Purpose
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
-from fedpohcs.execution.clients import Asked, LocalExecutor
+from fedpohcs.execution.clients import LocalExecutor, PlayOrder
 from fedpohcs.execution.mapping import Chunk, joined
-from fedpohcs.learners.client import Evaluated, Own, Trained
-from fedpohcs.learners.filters import Filters
+from fedpohcs.learners.base import Broadcast
+from fedpohcs.learners.client import ClientProgram, Own, PlayResult, TrainingResult
 
 
 class InProcessExecutor(LocalExecutor):
@@ -21,29 +22,29 @@ class InProcessExecutor(LocalExecutor):
     def _start(self) -> None:
         self.population = jax.tree.map(np.asarray, self.world.population)
 
-    def _warm_up(self, params: Params, clients: ClientIds, filters: Filters) -> Filters:
+    def _warm_up(self, params: Params, clients: ClientIds, filters: Any) -> Any:
         """As many whole evaluations as would give the steps if every episode lasted to the time limit."""
         episodes = self.config.federation.evaluation_episodes
         steps_an_evaluation = episodes * self.world.horizon * self.config.filter_weight
         for number in range(math.ceil(self.config.learner.filter_warmup_steps / steps_an_evaluation)):
-            asked = Asked(params, Purpose.WARM_UP, number, clients, filters, episodes)
-            filters = self._play(asked, remember=False).filters
+            order = PlayOrder(params, Purpose.WARM_UP, number, clients, filters, episodes)
+            filters = self._play(order, remember=False).filters
         return filters
 
-    def _play(self, asked: Asked, *, remember: bool) -> Evaluated:
+    def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
         """Trajectories are large, so they are kept in chunks and never joined."""
-        learner = replace(self.learner, evaluation_episodes=asked.episodes)
-        shared = self._shared(asked.params, asked.purpose, asked.round_number)
-        own = Own(asked.clients, take_clients(self.population, asked.clients), asked.filters)
-        chunks = self.clients.run_chunks(learner, "evaluate", shared, (own,), asked.clients)
+        program = replace(self.program, evaluation_episodes=order.episodes)
+        sent = self._broadcast(order.params, order.purpose, order.round_number)
+        own = Own(order.clients, take_clients(self.population, order.clients), order.filters)
+        chunks = self.clients.run_chunks(ClientProgram.evaluate, program, sent, (own,), order.clients)
         if remember:
             for part in chunks:
                 for position, client in enumerate(part.clients.tolist()):  # views of what they played together
                     self._remember(client, jax.tree.map(lambda x: x[:, position], part.result.trajectory))  # noqa: B023
         return joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
 
-    def _train(self, params: Params, round_number: int, clients: ClientIds, shuffles: np.ndarray) -> Trained:
-        shared = self._shared(params, Purpose.TRAINING, round_number)
-        env, filters, optimisers = take_clients((self.population, self.state.filters, self.state.optimisers), clients)
-        own = (Own(clients, env, filters), optimisers, shuffles)
-        return joined(self.clients.run_chunks(self.learner, "train", shared, own, clients))
+    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
+        del round_number
+        env, filters, memory = take_clients((self.population, self.state.filters, self.state.memory), clients)
+        own = (Own(clients, env, filters), memory, draws)
+        return joined(self.clients.run_chunks(ClientProgram.train, self.program, sent, own, clients))

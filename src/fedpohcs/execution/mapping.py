@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -11,12 +11,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds
-from fedpohcs.learners.client import Learner
+from fedpohcs.learners.client import ClientProgram
 
 GROUP_AXIS = "groups"
 LARGEST_CHUNK = 64  # clients a device holds at once: bounds memory when the population is large
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Task = Callable[..., Any]
+"""A method of `ClientProgram`, taken from the class: `ClientProgram.train`."""
 
 
 class ClientError(RuntimeError):
@@ -31,12 +33,12 @@ class Chunk(NamedTuple):
 
 
 class ClientMap(Protocol):
-    """Runs the methods of a learner for many clients."""
+    """Runs the tasks of a program for many clients."""
 
     def run_chunks(
-        self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
+        self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
-        """`learner.task(shared, *own)` for every client, in chunks; `own` has a leading client axis."""
+        """`task(program, sent, *own)` for every client, in chunks; `own` has a leading client axis."""
         ...
 
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -45,18 +47,19 @@ class ClientMap(Protocol):
 
 
 @cache
-def compiled(learner: Learner, task: str) -> Any:
-    """The program of one task; equal learners share it."""
-    return jax.jit(getattr(learner, task))
+def compiled(task: Task, program: ClientProgram) -> Any:
+    """One compiled task; equal programs share it."""
+    return jax.jit(partial(task, program))
 
 
 @cache
-def compiled_for_groups(learner: Learner, task: str, num_own: int, groups: int) -> Any:
+def compiled_for_groups(task: Task, program: ClientProgram, num_own: int, groups: int) -> Any:
     """One program that every group runs on its own device with its own clients, at the same time."""
     mesh = Mesh(np.array(jax.local_devices()[:groups]), GROUP_AXIS)
     everywhere, apart = PartitionSpec(), PartitionSpec(GROUP_AXIS)
     specs = (everywhere, *[apart] * num_own)
-    task_of_group = jax.shard_map(getattr(learner, task), mesh=mesh, in_specs=specs, out_specs=apart, check_vma=False)
+    own_task = partial(task, program)
+    task_of_group = jax.shard_map(own_task, mesh=mesh, in_specs=specs, out_specs=apart, check_vma=False)
     return jax.jit(task_of_group, in_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs))
 
 
@@ -76,15 +79,15 @@ class VectorisedMap:
         self._threads = ThreadPoolExecutor(groups)
 
     def run_chunks(
-        self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
+        self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
         """A chunk is what a group does in one call. The last is padded with its last client."""
         width = min(-(-len(clients) // self.groups), LARGEST_CHUNK)
-        program = compiled_for_groups(learner, task, len(own), self.groups)
+        run = compiled_for_groups(task, program, len(own), self.groups)
         chunks = []
         for start in range(0, len(clients), width * self.groups):
             index = np.minimum(np.arange(start, start + width * self.groups), len(clients) - 1)
-            result = program(shared, *take_clients(own, index))
+            result = run(sent, *take_clients(own, index))
             for group, begin in enumerate(range(start, len(clients), width)[: self.groups]):
                 part = jax.tree.map(lambda x: np.asarray(x.addressable_shards[group].data), result)  # noqa: B023
                 chunks.append(Chunk(clients[begin : begin + width], part))
@@ -102,17 +105,17 @@ class OneByOneMap:
         del groups  # every client is its own
 
     def run_chunks(
-        self, learner: Learner, task: str, shared: Any, own: tuple[Any, ...], clients: ClientIds
+        self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
         """Each client is a chunk."""
-        program = compiled(learner, task)
+        run = compiled(task, program)
         chunks = []
         for index, client in enumerate(clients):
             one = slice(index, index + 1)
             try:
-                result = jax.tree.map(np.asarray, program(shared, *take_clients(own, one)))
+                result = jax.tree.map(np.asarray, run(sent, *take_clients(own, one)))
             except Exception as error:
-                raise ClientError(f"client {client} failed to {task}: {error}") from error
+                raise ClientError(f"client {client} failed to {task.__name__}: {error}") from error
             chunks.append(Chunk(clients[one], result))
         return chunks
 

@@ -13,10 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.types import (
+    NO_EXTRA,
     CandidateMetrics,
     ClientIds,
     ClientUpdates,
     Evaluation,
+    Extra,
     Params,
     Vector,
     WeightedAdvantage,
@@ -149,17 +151,17 @@ class PrivateExecutor:
         """As within."""
         self.within.expect(clients, names)
 
-    def client_filters(self) -> Any:
+    def stored_policy(self, params: Params) -> Mapping[str, Any]:
         """As within."""
-        return self.within.client_filters()
+        return self.within.stored_policy(params)
 
     def close(self) -> None:
         """As within."""
         self.within.close()
 
-    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+    def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """As within."""
-        return self.within.train(params, round_number, clients)
+        return self.within.train(params, round_number, clients, extra)
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """As within."""

@@ -25,7 +25,7 @@ class Filters(NamedTuple):
 
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
-    """Statistics of nothing."""
+    """Statistics before anything was seen."""
     return Moments(np.zeros((), np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
 
@@ -54,7 +54,10 @@ def update_moments(moments: Moments, values: AnyArray, valid: AnyArray, weight: 
 
 def standard_deviation(moments: Moments, xp: Any) -> Any:
     """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
-    std = xp.sqrt(moments.squares / xp.maximum(moments.seen, 1.0))
+    seen = moments.seen
+    if moments.squares.ndim > seen.ndim:  # one count for all numbers of an observation
+        seen = seen[..., None]
+    std = xp.sqrt(moments.squares / xp.maximum(seen, 1.0))
     return xp.where(std > SMALLEST_STD, std, 1.0)
 
 

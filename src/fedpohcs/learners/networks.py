@@ -5,8 +5,14 @@ What acts takes NumPy arrays as well as JAX's, and does not load JAX.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.imports import import_function
+from fedpohcs.core.learning import LearningConfig
 from fedpohcs.core.types import AnyArray
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
@@ -20,6 +26,22 @@ class Dense(NamedTuple):
 
 
 Affine = Callable[[AnyArray, Dense], AnyArray]
+Apply = Callable[[Any, AnyArray], AnyArray]
+"""(weights, observations [..., obs]) to outputs [..., out]."""
+
+
+class Network(NamedTuple):
+    """A function with weights: what a user's own `learner.network` makes for a number of inputs and outputs."""
+
+    init: Callable[[AnyArray], Any]  # from a JAX key to a tree of float32 arrays
+    apply: Apply
+
+
+class Networks(NamedTuple):
+    """How policy and critic are computed."""
+
+    policy: Apply
+    critic: Apply
 
 
 def affine(x: AnyArray, layer: Dense) -> AnyArray:
@@ -28,9 +50,9 @@ def affine(x: AnyArray, layer: Dense) -> AnyArray:
 
 
 class PolicyParams(NamedTuple):
-    """Layers of the policy; `log_std` is empty for discrete actions."""
+    """Weights of the policy's network; `log_std` is empty for discrete actions."""
 
-    layers: tuple[Dense, ...]
+    layers: Any  # a tuple of `Dense`, or the weights of a user's own network
     log_std: AnyArray
 
 
@@ -38,8 +60,10 @@ class AgentParams(NamedTuple):
     """All that is federated: policy, critic, and the KL coefficient beta, which is averaged like a weight."""
 
     policy: PolicyParams
-    critic: tuple[Dense, ...]
+    critic: Any  # as the policy's layers
     kl_coefficient: AnyArray
+
+    controls = ("kl_coefficient",)  # parts that are averaged like weights, but that no server optimiser changes
 
 
 def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
@@ -61,6 +85,53 @@ def apply_layers(layers: tuple[Dense, ...], x: AnyArray, through: Affine = affin
     return through(x, layers[-1])
 
 
+TANH_LAYERS = Networks(apply_layers, apply_layers)
+
+
+def perceptron(sizes: Sequence[int]) -> Network:
+    """Tanh layers from `sizes[0]` inputs to `sizes[-1]` outputs."""
+    return Network(lambda key: init_layers(key, sizes), apply_layers)
+
+
+@cache
+def make_network(config: LearningConfig, inputs: int, outputs: int) -> Network:
+    """Tanh layers, or what the user's own function makes for these sizes."""
+    if config.network is None:
+        return perceptron((inputs, *config.hidden_sizes, outputs))
+    function = import_function("learner.network", config.network)
+    require(function is not None, "learner.network", config.network, "must name a function: module:function")
+    try:
+        made = function(inputs, outputs)
+    except Exception as error:
+        raise UserError(f"learner.network (={config.network!r}) cannot make a network: {error}") from error
+    rule = "must return fedpohcs.Network(init, apply)"
+    require(isinstance(made, Network), "learner.network", config.network, rule)
+    return made
+
+
+class OwnNetwork(NamedTuple):
+    """How a user's network is applied, found by its name: unlike the function itself, this pickles."""
+
+    config: LearningConfig
+    inputs: int
+    outputs: int
+
+    def __call__(self, weights: Any, observation: AnyArray) -> AnyArray:
+        """NumPy arrays in, NumPy arrays out; JAX arrays in, JAX arrays out."""
+        output = make_network(*self).apply(weights, observation)
+        return np.asarray(output) if isinstance(observation, np.ndarray) else output
+
+
+def apply_of(config: LearningConfig, inputs: int, outputs: int) -> Apply:
+    """How a network of these sizes is applied."""
+    return apply_layers if config.network is None else OwnNetwork(config, inputs, outputs)
+
+
+def num_outputs(actions: ContinuousActions | DiscreteActions) -> int:
+    """Outputs of a policy: means of actions, or logits."""
+    return actions.size if isinstance(actions, ContinuousActions) else actions.num_choices
+
+
 def init_agent(
     key: AnyArray,
     observation_size: int,
@@ -68,33 +139,34 @@ def init_agent(
     hidden_sizes: Sequence[int],
     kl_coefficient: float,
 ) -> AgentParams:
-    """Fresh weights. A Gaussian policy starts with standard deviation 1 everywhere."""
+    """Initial weights of tanh layers."""
+    policy = perceptron((observation_size, *hidden_sizes, num_outputs(actions)))
+    return agent_of(key, actions, policy, perceptron((observation_size, *hidden_sizes, 1)), kl_coefficient)
+
+
+def agent_of(
+    key: AnyArray, actions: ContinuousActions | DiscreteActions, policy: Network, critic: Network, kl_coefficient: float
+) -> AgentParams:
+    """Initial weights of any networks. A Gaussian policy starts with standard deviation 1 everywhere."""
     import jax
     import jax.numpy as jnp
 
     key_policy, key_critic = jax.random.split(key)
-    continuous = isinstance(actions, ContinuousActions)
-    outputs = actions.size if isinstance(actions, ContinuousActions) else actions.num_choices
-    policy = PolicyParams(
-        layers=init_layers(key_policy, (observation_size, *hidden_sizes, outputs)),
-        log_std=jnp.zeros(outputs if continuous else 0),
-    )
-    critic = init_layers(key_critic, (observation_size, *hidden_sizes, 1))
-    return AgentParams(policy, critic, jnp.asarray(kl_coefficient, jnp.float32))
+    log_std = jnp.zeros(actions.size if isinstance(actions, ContinuousActions) else 0)
+    weights = PolicyParams(policy.init(key_policy), log_std)
+    return AgentParams(weights, critic.init(key_critic), jnp.asarray(kl_coefficient, jnp.float32))
 
 
 def action_distribution(
-    policy: PolicyParams, observation: AnyArray, through: Affine = affine
+    policy: PolicyParams, observation: AnyArray, apply: Apply = apply_layers
 ) -> Gaussian | Categorical:
-    """pi(. | s) for a batch of filtered observations; `through`: how rows go through a layer, if not as usual."""
-    output = apply_layers(policy.layers, observation, through)
+    """pi(. | s) for a batch of filtered observations."""
+    output = apply(policy.layers, observation)
     if policy.log_std.size:
-        has_rows = policy.log_std.shape == output.shape
-        xp = output.__array_namespace__()
-        return Gaussian(output, policy.log_std if has_rows else xp.broadcast_to(policy.log_std, output.shape))
+        return Gaussian(output, output.__array_namespace__().broadcast_to(policy.log_std, output.shape))
     return categorical(output)
 
 
-def state_value(critic: tuple[Dense, ...], observation: AnyArray) -> AnyArray:
+def state_value(critic: Any, observation: AnyArray, apply: Apply = apply_layers) -> AnyArray:
     """V(s) for a batch of filtered observations."""
-    return apply_layers(critic, observation)[..., 0]
+    return apply(critic, observation)[..., 0]

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpohcs.core.trajectory import Status, Trajectory
+from fedpohcs.core.noise import ActionNoise
+from fedpohcs.core.trajectory import CHUNK, Status, Trajectory, rollout_length
 from fedpohcs.core.types import AnyArray
-from fedpohcs.worlds.base import ContinuousActions, EnvParams, TracedWorld, World
+from fedpohcs.worlds.base import EnvParams, TracedWorld
 
-CHUNK = 50  # steps between two looks at whether anyone still plays
 CLIENT_AXIS = "clients"
 """Name of the axis over which clients that learn side by side are mapped."""
 
@@ -21,6 +21,13 @@ def largest_of_clients(x: jax.Array) -> jax.Array:
     A loop whose length is the same for all of them needs no masking of its state at every turn.
     """
     return jax.lax.pmax(x, CLIENT_AXIS)
+
+
+def valid_first(shuffle: jax.Array, valid: jax.Array) -> jax.Array:
+    """The shuffled indices of valid steps, in their shuffled order, then padding."""
+    chosen = valid[shuffle]
+    position = jnp.where(chosen, jnp.cumsum(chosen) - 1, shuffle.size)
+    return jnp.zeros_like(shuffle).at[position].set(shuffle, mode="drop", unique_indices=True)
 
 
 class Noise(NamedTuple):
@@ -41,22 +48,13 @@ class _Lanes(NamedTuple):
     active: jax.Array  # [E] the lane still collects
 
 
-def rollout_length(world: World, min_steps: int) -> int:
-    """Steps for which a rollout has room: a last episode may start just before `min_steps` are exceeded."""
-    return -(-(min_steps + world.horizon) // CHUNK) * CHUNK
-
-
-def draw_noise(key: jax.Array, world: TracedWorld, lanes: int, min_steps: int) -> Noise:
+def draw_noise(key: jax.Array, world: TracedWorld, action_noise: ActionNoise, lanes: int, min_steps: int) -> Noise:
     """The randomness of a rollout; with `min_steps` 0 no lane ever starts again."""
-    length = rollout_length(world, min_steps)
+    length = rollout_length(world.horizon, min_steps)
     key_start, key_action, key_step, key_reset = jax.random.split(key, 4)
-    if isinstance(world.actions, ContinuousActions):
-        action = jax.random.normal(key_action, (length, lanes, world.actions.size))
-    else:
-        action = jax.random.gumbel(key_action, (length, lanes, world.actions.num_choices))
     return Noise(
         start=jax.random.uniform(key_start, (lanes, world.reset_noise)),
-        action=action,
+        action=action_noise.draw_on_device(key_action, (length, lanes)),
         step=jax.random.uniform(key_step, (length, lanes, world.step_noise)),
         reset=jax.random.uniform(key_reset, (length, lanes, world.reset_noise if min_steps else 0)),
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig, flatten, to_dict
+from fedpohcs.core.config import ExperimentConfig, flatten, from_dict, to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.moved import new_name
@@ -28,6 +28,10 @@ FORMAT = "fedpohcs-checkpoint-1"
 NUM_KEPT = 3
 FREE_KEYS = frozenset({"rounds"})
 """Settings that may change between a checkpoint and the run that goes on from it: no round depends on them."""
+
+
+RENAMED_TYPES = {"fedpohcs.execution.clients:Asked": "fedpohcs.execution.clients:PlayOrder"}
+"""Types that release 0.1 stored under another name."""
 
 
 class Checkpoint(NamedTuple):
@@ -116,7 +120,7 @@ def _named_tuple(name: str) -> Callable[..., Any]:
         return STORED_TYPES[name]
     module, _, path = name.partition(":")
     moved = new_name(module.removeprefix("fedpohcs."))  # release 0.1 stored where types were defined then
-    source = f"fedpohcs.{moved}:{path}" if moved and module.startswith("fedpohcs.") else name
+    source = f"fedpohcs.{moved}:{path}" if moved and module.startswith("fedpohcs.") else RENAMED_TYPES.get(name, name)
     for known in STORED_TYPES:
         if STORED_TYPES.source(known) == source:
             return STORED_TYPES[known]
@@ -173,8 +177,8 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
 
 
 def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
-    wanted, default = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, ExperimentConfig()))
-    found = default | flatten(stored)  # settings that came later than the checkpoint were at their default
+    made_with = from_dict(stored)  # settings that came later than the checkpoint were at their default
+    wanted, found = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, made_with))
     differing = [
         f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
         for key in sorted(wanted.keys() | found.keys())

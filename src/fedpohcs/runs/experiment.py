@@ -204,10 +204,7 @@ def _run_all(
         if writer is not None:
             writer.close()
     if folder is not None:
-        from fedpohcs.learners.filters import stored_filters
-
-        filters = training.executor.client_filters()
-        folder.save_policy(training.state.params, None if filters is None else stored_filters(filters))
+        folder.save_policy(training.executor.stored_policy(training.state.params))
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
 
@@ -232,6 +229,7 @@ def check_names(config: ExperimentConfig) -> None:
     world = world_class(config.world)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
+    config.learner.check_actions(world.actions)
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     _check_trust(config)

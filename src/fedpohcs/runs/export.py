@@ -43,6 +43,8 @@ def export_policy(run: Path, path: Path, client: int | None = None) -> None:
 def read_policy(run: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays of a run's policy, and what one must know to use them."""
     config = read_config(run)
+    network = config.learner.network
+    require(network is None, "learner.network", network, "cannot be exported or played: only tanh layers can")
     stored = run / "policy.npz"
     if not stored.is_file():
         raise UserError(f"run (={str(run)!r}) has no policy.npz: it is not finished.")
@@ -57,6 +59,7 @@ def read_policy(run: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         "num_clients": config.federation.num_clients,
         "filtered": filtered,
         "observation_limit": config.learner.observation_clip if filtered else None,
+        **config.learner.acting(),
     }
     return found, about
 

@@ -44,11 +44,21 @@ class Policy:
             generator: draws the action; without one it is the most likely action.
         """
         output = self.forward(self.rescale(observation, client))
+        if self.discrete and "epsilon" in self.about:
+            return self._epsilon_greedy(output, generator)
         if self.discrete:
             noise = 0 if generator is None else generator.gumbel(size=output.shape)
             return np.argmax(output + noise, axis=-1)
         noise = 0 if generator is None else generator.standard_normal(output.shape)
         return output + np.exp(self.log_std) * noise
+
+    def _epsilon_greedy(self, values: np.ndarray, generator: np.random.Generator | None) -> Any:
+        """For outputs that are action values."""
+        greedy = np.argmax(values, axis=-1)
+        if generator is None:
+            return greedy
+        explores = generator.random(greedy.shape) < self.about["epsilon"]
+        return np.where(explores, generator.integers(values.shape[-1], size=greedy.shape), greedy)
 
     def rescale(self, observation: Any, client: int | None = None) -> np.ndarray:
         """The observation as the client's filter shows it to the network."""

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
-from fedpohcs.core.trees import named_arrays
-from fedpohcs.core.types import Params, RoundRecord, Vector
+from fedpohcs.core.types import RoundRecord, Vector
 from fedpohcs.core.version import __version__
 
 ROUND_COLUMNS = (
@@ -151,9 +150,8 @@ class RunFolder:
             header = data.find(b"\n") + 1
             os.truncate(path, max((end for number, end in ends.items() if number <= round_number), default=header))
 
-    def save_policy(self, params: Params, filters: Mapping[str, Any] | None = None) -> None:
-        """Write every array of `params`, named by its place, and the clients' filters to `policy.npz`."""
-        arrays = named_arrays(params) | dict(filters or {})
+    def save_policy(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the named arrays of a policy, and of the clients' filters, to `policy.npz`."""
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **arrays)
         replace_file(self.path / "policy.npz", data.getvalue())

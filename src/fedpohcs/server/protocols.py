@@ -1,9 +1,9 @@
 """What the round needs of whoever runs the clients."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple, Protocol
 
-from fedpohcs.core.types import CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
+from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Extra, Params
 
 
 class RemoteClients(NamedTuple):
@@ -30,7 +30,7 @@ class Executor(Protocol):
     most_steps: MostSteps
 
     def initial_params(self) -> Params:
-        """Fresh weights; a function of the seed alone."""
+        """Initial weights; a function of the seed alone."""
         ...
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:
@@ -41,8 +41,8 @@ class Executor(Protocol):
         """Phase one: how the clients' worlds look under the current policy; only the named metrics."""
         ...
 
-    def train(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
-        """Phase two: local training from the given parameters."""
+    def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
+        """Phase two: local training from the given parameters; `extra` arrays by name reach the learner's loss."""
         ...
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
@@ -53,8 +53,8 @@ class Executor(Protocol):
         """Everything the clients carry from round to round that this side must store, as a tree of arrays."""
         ...
 
-    def client_filters(self) -> Any:
-        """The filters of all clients; None where they stay with the clients."""
+    def stored_policy(self, params: Params) -> Mapping[str, Any]:
+        """The arrays of the parameters by name, with the filters of all clients where they are known here."""
         ...
 
     def close(self) -> None:

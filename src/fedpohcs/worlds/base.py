@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
+
 if TYPE_CHECKING:
     import jax
 
@@ -12,20 +14,6 @@ if TYPE_CHECKING:
 
 EnvParams = Any  # a pytree; with a leading client axis it is a population
 EnvState = Any
-
-
-class ContinuousActions(NamedTuple):
-    """A box of `size` numbers; policies may exceed it, environments clip."""
-
-    size: int
-    low: float
-    high: float
-
-
-class DiscreteActions(NamedTuple):
-    """One of so many choices."""
-
-    num_choices: int
 
 
 class Transition(NamedTuple):

@@ -12,24 +12,49 @@ on their order, on the number of workers or threads, or on what was played befor
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.trajectory import Trajectory
-from fedpohcs.learners.filters import Filters
-from fedpohcs.learners.networks import PolicyParams
-from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, World
+from fedpohcs.worlds.base import ContinuousActions, World
+
+
+class Actor(Protocol):
+    """Chooses the actions of one client. It stays as it is while the client plays, and it pickles."""
+
+    @property
+    def noise(self) -> ActionNoise:
+        """What must be drawn for each step."""
+        ...
+
+    def act(self, observation: Any, noise: Any) -> Any:
+        """Actions for unfiltered observations, one or a batch: float32, or int32 where actions are discrete."""
+        ...
+
+    def crowd(self, actors: Sequence[Any]) -> "Crowd":
+        """This actor and others of its class, for worlds that step many clients at once."""
+        ...
+
+
+class Crowd(Protocol):
+    """Many actors of one class."""
+
+    def rows(self, owner: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """(observations, noise) to actions, where row i belongs to the actor `owner[i]`.
+
+        A row's action must not depend on the other rows.
+        """
+        ...
 
 
 class Play(NamedTuple):
     """What one client is asked to play. All arrays are NumPy, without a client axis; it pickles."""
 
     client: int
-    policy: PolicyParams  # `learners.networks.action_distribution(policy, filtered)` takes NumPy arrays
-    filters: Filters  # frozen while playing: `learners.filters.filter_observation(filters, observation, limit)`
-    observation_limit: float  # the limit of that call
+    actor: Actor
     draws: tuple[int, ...]  # names every draw of this play; see `episode_generator`
 
 
@@ -94,19 +119,12 @@ class HostWorld(World):
 
 
 def episode_generator(play: Play, episode: int) -> np.random.Generator:
-    """The generator of one episode: first the world draws its start from it, then `action_noise` is drawn."""
+    """The generator of one episode: first the world draws its start from it, then the actor's noise is drawn."""
     return np.random.default_rng([*play.draws, episode])
 
 
 NOISE_STEPS = 50
-"""Steps for which `action_noise` draws at once: part of the results, because the world may draw in between."""
-
-
-def action_noise(generator: np.random.Generator, actions: ContinuousActions | DiscreteActions) -> np.ndarray:
-    """What `Gaussian.sample` or `Categorical.sample` take in the next `NOISE_STEPS` steps, [NOISE_STEPS, ...]."""
-    if isinstance(actions, ContinuousActions):
-        return generator.standard_normal((NOISE_STEPS, actions.size), np.float32)
-    return generator.gumbel(size=(NOISE_STEPS, actions.num_choices)).astype(np.float32)
+"""Steps for which action noise is drawn at once: part of the results, because the world may draw in between."""
 
 
 def empty_trajectory(world: World) -> Trajectory:

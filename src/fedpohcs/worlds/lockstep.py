@@ -1,22 +1,18 @@
 """A collector for simulators that step many environments at once: one policy call a control step for everybody."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
 
 from fedpohcs.core.trajectory import Status, Trajectory
-from fedpohcs.learners.filters import rescaled, standard_deviation
-from fedpohcs.learners.networks import Dense, PolicyParams, action_distribution
 from fedpohcs.worlds.base import World
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
     Play,
     Played,
     Quota,
-    action_noise,
     empty_trajectory,
 )
 from fedpohcs.worlds.seeding import seeded_generator
@@ -180,9 +176,7 @@ class _Rows(NamedTuple):
     lane: Lanes
     run: np.ndarray
     started: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    log_std: np.ndarray
+    act: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class _Run:
@@ -197,10 +191,7 @@ class _Run:
         shape = (len(plays), slots)
         self.clients = [_Client(quota, min(expected.get(play.client, self.horizon), self.horizon)) for play in plays]
         self.failures: list[str | None] = [None] * len(plays)
-        self.policy = _stacked_policy([play.policy for play in plays])
-        moments = [play.filters.observation for play in plays]
-        self.mean = np.stack([own.mean for own in moments])
-        self.std = np.stack([standard_deviation(own, np) for own in moments])
+        self.crowd = plays[0].actor.crowd([play.actor for play in plays])
         self.lane = np.array([play.client for play in plays])[:, None] * simulator.lanes_per_client + np.arange(slots)
         self.active = np.zeros(shape, bool)
         self.episode = np.zeros(shape, np.int64)
@@ -260,23 +251,17 @@ class _Run:
 
     def _gathered(self) -> _Rows:
         at = np.nonzero(self.active)
-        owner = at[0]
-        log_std = self.policy.log_std[owner % len(self.policy.log_std)]
-        return _Rows(at, self.lane[at], self.run[at], self.started[at], self.mean[owner], self.std[owner], log_std)
+        return _Rows(at, self.lane[at], self.run[at], self.started[at], self.crowd.rows(at[0]))
 
     def _act(self, rows: _Rows, observation: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """What the policies do in these lanes."""
-        at = rows.at
-        filtered = rescaled(observation, rows.mean, rows.std, self.plays[0].observation_limit)
-        policy = PolicyParams(self.policy.layers, rows.log_std)
-        distribution = action_distribution(policy, filtered, partial(row_affine, owner=at[0]))
-        phase = time % NOISE_STEPS
+        """What the actors do in these lanes."""
+        at, phase = rows.at, time % NOISE_STEPS
         fresh = np.flatnonzero(phase == 0)
         for slot in zip(at[0][fresh].tolist(), at[1][fresh].tolist(), strict=True):
-            self._store_noise(slot, action_noise(self.generator[slot], self.world.actions))
+            noise = self.plays[slot[0]].actor.noise.draw(self.generator[slot], NOISE_STEPS)
+            self._store_noise(slot, noise)
         assert self.noise is not None  # every episode starts in phase 0
-        action = distribution.sample(self.noise[(*at, phase)])
-        return action.astype(np.int32) if action.dtype == np.int64 else action
+        return rows.act(observation, self.noise[(*at, phase)])
 
     def _store_noise(self, slot: tuple[int, int], noise: np.ndarray) -> None:
         if self.noise is None:
@@ -343,44 +328,3 @@ def _status(is_cut, terminated):
     for row in range(len(is_cut)):
         status[row] = TERMINATED if terminated[row] else TRUNCATED if is_cut[row] else RUNNING
     return status
-
-
-def row_affine(x: np.ndarray, layer: Dense, owner: np.ndarray) -> np.ndarray:
-    """Rows x [n, inputs] through a layer: the one of all, or that of each row's owner, along its first axis.
-
-    Every row is computed as if it were the only one. The last digits of a row in BLAS depend on how many rows there
-    are, on some processors also on its place among them, and a client's actions must not depend on which lane an
-    episode is played in, nor on who else plays.
-    """
-    return _row_affine(x, layer.kernel, layer.bias, owner)
-
-
-@njit(nogil=True, cache=True)
-def _row_affine(x, kernels, biases, owner):
-    """Each sum is made in the order of the inputs, so vectors of outputs and four inputs at a time change no digit."""
-    rows, inputs = x.shape
-    outputs = kernels.shape[2]
-    result = np.zeros((rows, outputs), x.dtype)
-    in_fours = inputs - inputs % 4
-    for row in range(rows):
-        own = owner[row] % len(kernels)
-        y, z, k = result[row], x[row], kernels[own]
-        for i in range(0, in_fours, 4):
-            for j in range(outputs):
-                y[j] = y[j] + z[i] * k[i, j] + z[i + 1] * k[i + 1, j] + z[i + 2] * k[i + 2, j] + z[i + 3] * k[i + 3, j]
-        for i in range(in_fours, inputs):
-            for j in range(outputs):
-                y[j] += z[i] * k[i, j]
-        y += biases[own]
-    return result
-
-
-def _stacked_policy(policies: list[PolicyParams]) -> PolicyParams:
-    """Every play's own policy along a first axis, which has the length 1 if it is the same for all."""
-    if all(policy is policies[0] for policy in policies):
-        policies = policies[:1]
-    layers = zip(*[policy.layers for policy in policies], strict=True)
-    return PolicyParams(
-        tuple(Dense(np.stack([x.kernel for x in same]), np.stack([x.bias for x in same])) for same in layers),
-        np.stack([policy.log_std for policy in policies]),
-    )

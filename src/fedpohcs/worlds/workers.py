@@ -10,23 +10,20 @@ import signal
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from fedpohcs.core.trajectory import Status, Trajectory
-from fedpohcs.learners.filters import rescaled, standard_deviation
-from fedpohcs.learners.networks import action_distribution, apply_layers
-from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
+    Actor,
     HostWorld,
     Play,
     Played,
     Quota,
-    action_noise,
     empty_trajectory,
     episode_generator,
 )
@@ -221,10 +218,9 @@ class Player:
     def play(self, play: Play, quota: Quota) -> Played:
         """Whole episodes until the quota is met. An episode that fails twice is given up, and counted."""
         episodes: list[_Episode] = []
-        act = actor(play, self.world.actions)
         number = steps = num_lost = in_a_row = 0
         while not _met(quota, len(episodes), steps):
-            episode = self._episode(play, number, quota, act)
+            episode = self._episode(play, number, quota)
             number += 1
             if isinstance(episode, _Episode):
                 episodes.append(episode)
@@ -237,14 +233,14 @@ class Player:
                 return Played(empty_trajectory(self.world), num_lost, reason)
         return Played(_joined(episodes, self.world), num_lost)
 
-    def _episode(self, play: Play, number: int, quota: Quota, act: "Act") -> _Episode | str:
+    def _episode(self, play: Play, number: int, quota: Quota) -> _Episode | str:
         """An episode, or why there is none. After a failure it is tried once more, with a fresh simulator."""
         reason = ""
         limit = min(quota.steps_per_episode or self.world.horizon, self.world.horizon)
         for _ in range(2):
             try:
                 simulator = self._open(play.client)
-                return _run_episode(simulator, episode_generator(play, number), act, self.world.actions, limit)
+                return _run_episode(simulator, episode_generator(play, number), play.actor, limit)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 self._close()
@@ -263,49 +259,20 @@ class Player:
             simulator.close()
 
 
-Act = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-def actor(play: Play, actions: ContinuousActions | DiscreteActions) -> Act:
-    """(observation, noise) to an action: what filter and policy give, with all that is constant computed once."""
-    moments, policy, limit = play.filters.observation, play.policy, play.observation_limit
-    mean, std = moments.mean, standard_deviation(moments, np)
-
-    if isinstance(actions, DiscreteActions):
-
-        def choose(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
-            filtered = rescaled(observation, mean, std, limit)
-            return action_distribution(policy, filtered).sample(noise).astype(np.int32)
-
-        return choose
-    spread = np.exp(policy.log_std)
-
-    def steer(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        return apply_layers(policy.layers, rescaled(observation, mean, std, limit)) + spread * noise
-
-    return steer
-
-
 def _met(quota: Quota, episodes: int, steps: int) -> bool:
     if quota.episodes is not None:
         return episodes >= quota.episodes
     return steps > (quota.min_steps or 0)
 
 
-def _run_episode(
-    simulator: Simulator,
-    generator: np.random.Generator,
-    act: Act,
-    actions: ContinuousActions | DiscreteActions,
-    limit: int,
-) -> _Episode:
+def _run_episode(simulator: Simulator, generator: np.random.Generator, actor: Actor, limit: int) -> _Episode:
     observation = simulator.reset(generator)
-    observations, taken, rewards, noise = [observation], [], [], action_noise(generator, actions)
+    observations, taken, rewards, noise = [observation], [], [], actor.noise.draw(generator, NOISE_STEPS)
     while True:
         position = len(rewards) % NOISE_STEPS
         if rewards and not position:
-            noise = action_noise(generator, actions)
-        action = act(observation, noise[position])
+            noise = actor.noise.draw(generator, NOISE_STEPS)
+        action = actor.act(observation, noise[position])
         observation, reward, terminated, truncated, _ = simulator.step(action)
         observations.append(observation)
         taken.append(action)

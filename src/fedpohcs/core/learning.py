@@ -1,0 +1,195 @@
+"""Settings of the local learners, one class per kind. None of them loads JAX.
+
+A learner of another package brings a class like these, registered as `LEARNERS["kind"]`.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from fedpohcs.core.checks import check_kinds, require_fraction, require_not_negative, require_positive
+from fedpohcs.core.errors import require
+from fedpohcs.core.registries import LEARNERS, register_plugins
+from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
+
+AT = "learner."
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """What every local learner is told."""
+
+    algorithm: ClassVar[str]
+    """The learner class, `module:Class`; imported when clients are built."""
+
+    kind: str = ""
+    """The local learning algorithm; see `fedpohcs list`. Each kind has settings of its own."""
+    network: str | None = None
+    """Networks of your own, `module:function`; docs/how-to/add-a-network.md explains. None: tanh layers."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Tanh layers of each network. Empty: linear, a table where observations are one-hot."""
+    local_iterations: int = 5
+    """I, local iterations per round."""
+    steps_per_iteration: int = 2048
+    """Whole episodes are collected until there are more steps than this."""
+    discount: float = 0.99
+    """gamma."""
+    filter_observations: bool = True
+    """Each client z-scores its observations with its own running statistics. False where units are shared already."""
+    filter_rewards: bool = True
+    """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
+    filter_warmup_steps: int = 100_000
+    """About so many steps of the initial policy start a client's observation and reward filters."""
+    filter_evaluation_episodes: int | None = None
+    """Weighs evaluation episodes in the filter statistics as if so many were played per round. None: as many as are
+    played."""
+    observation_clip: float = 5.0
+    """Filtered observations stay within plus and minus this."""
+    reward_clip: float = 10.0
+    """Filtered rewards stay within plus and minus this."""
+
+    def __post_init__(self) -> None:
+        check_kinds(AT, self)
+        expected = type(self).kind
+        require(self.kind == expected, "learner.kind", self.kind, f"must be {expected!r} for {type(self).__name__}")
+        require_positive(AT, self, "local_iterations", "steps_per_iteration", "observation_clip", "reward_clip")
+        require_not_negative(AT, self, "filter_warmup_steps")
+        if self.filter_evaluation_episodes is not None:
+            require_positive(AT, self, "filter_evaluation_episodes")
+        require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
+        sizes = self.hidden_sizes
+        require(all(size > 0 for size in sizes), "learner.hidden_sizes", sizes, "must all be above 0")
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse bad values of the settings that one kind adds."""
+
+    def check_actions(self, actions: ContinuousActions | DiscreteActions) -> None:
+        """Refuse a world in which this learner cannot act."""
+
+    def acting(self) -> dict[str, Any]:
+        """What one must know besides the arrays of an exported policy to act as in training."""
+        return {}
+
+    @property
+    def observation_limit(self) -> float:
+        """Where observations are clipped: nowhere if they are not filtered."""
+        return self.observation_clip if self.filter_observations else math.inf
+
+    @property
+    def reward_limit(self) -> float:
+        """Where rewards are clipped: nowhere if they are not filtered."""
+        return self.reward_clip if self.filter_rewards else math.inf
+
+
+@dataclass(frozen=True)
+class PPOConfig(LearningConfig):
+    """PPO with an adaptive KL penalty, or clipped. Paper: Sec. 5.2, Tables 1-3."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.ppo:PPO"
+
+    kind: str = "ppo"
+    loss: Literal["kl-penalty", "clip"] = "kl-penalty"
+    """Surrogate objective: adaptive KL penalty (the paper's), or PPO's clipped one."""
+    epochs: int = 1
+    """E, passes over the collected steps by the policy."""
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    learning_rate_decay: float = 0.98
+    """Factor per round."""
+    learning_rate_floor: float = 1e-8
+    momentum: float = 0.9
+    max_gradient_norm: float = 10.0
+    gae_discount: float = 0.95
+    """lambda of generalised advantage estimation."""
+    bootstrap_at_time_limit: bool = True
+    """Value the state where the time limit cut an episode. False: as if it had ended there."""
+    importance_cap: float = 10.0
+    """Largest importance weight of the KL-penalty surrogate."""
+    clip_range: float = 0.2
+    """Of the clipped surrogate."""
+    kl_target: float = 0.003
+    kl_coefficient: float = 1.0
+    """beta at the start; it adapts and is averaged with the weights."""
+    entropy_coefficient: float = 0.1
+    entropy_decay_rounds: int = 20
+    """The entropy coefficient is divided by 10 every so many rounds."""
+    critic_learning_rate: float = 1e-3
+    critic_epochs: int = 3
+
+    def _check(self) -> None:
+        require_positive(AT, self, "epochs", "batch_size", "learning_rate", "max_gradient_norm", "importance_cap")
+        require_positive(AT, self, "clip_range", "kl_target", "kl_coefficient", "critic_learning_rate")
+        require_positive(AT, self, "entropy_decay_rounds")
+        require_not_negative(AT, self, "entropy_coefficient", "learning_rate_floor", "critic_epochs")
+        require_fraction(AT, self, "learning_rate_decay", "gae_discount")
+        require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class DQNConfig(LearningConfig):
+    """DQN (Mnih et al., 2015), double by default (van Hasselt et al., 2016); discrete actions."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.dqn:DQN"
+
+    kind: str = "dqn"
+    local_iterations: int = 4
+    """I, local iterations per round."""
+    steps_per_iteration: int = 256
+    """Whole episodes are collected until there are more steps than this."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    batch_size: int = 64
+    """Transitions per gradient step."""
+    updates_per_iteration: int = 128
+    """Gradient steps per local iteration."""
+    replay_size: int = 20_000
+    """Transitions that a client keeps, between rounds as well."""
+    target_rate: float = 0.01
+    """Share of the online network that the target network takes per gradient step (Lillicrap et al., 2016)."""
+    double: bool = True
+    """Let the online network choose the action that the target network values."""
+    epsilon: float = 1.0
+    """Probability of a random action in training, at the start."""
+    epsilon_decay: float = 0.9
+    """Factor per round."""
+    epsilon_floor: float = 0.05
+    max_gradient_norm: float = 10.0
+
+    def _check(self) -> None:
+        require_positive(AT, self, "learning_rate", "batch_size", "updates_per_iteration", "replay_size")
+        require_positive(AT, self, "max_gradient_norm")
+        require_fraction(AT, self, "target_rate", "epsilon", "epsilon_decay", "epsilon_floor")
+
+    def check_actions(self, actions: ContinuousActions | DiscreteActions) -> None:
+        """Action values need discrete actions."""
+        discrete = isinstance(actions, DiscreteActions)
+        require(discrete, "learner.kind", self.kind, "needs a world with discrete actions", "Use ppo.")
+
+    def acting(self) -> dict[str, Any]:
+        """Outputs are action values: draws are epsilon-greedy, not from a softmax."""
+        return {"epsilon": self.epsilon_floor}
+
+
+def learner_class(kind: str) -> type[LearningConfig]:
+    """The config class of a kind of learner; an unknown kind is refused."""
+    register_plugins()
+    found = LEARNERS.find(kind, "learner.kind")
+    rule = "must be registered as a dataclass derived from LearningConfig"
+    require(isinstance(found, type) and issubclass(found, LearningConfig), "learner.kind", kind, rule)
+    return found
+
+
+def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
+    """The defaults of another kind, with what this config says about filters, networks and discount."""
+    if kind == config.kind:
+        return config
+    kept = ("network", "hidden_sizes", "discount", "observation_clip", "reward_clip")
+    names = [field.name for field in fields(LearningConfig) if field.name in kept or field.name.startswith("filter_")]
+    shared: dict[str, Any] = {name: getattr(config, name) for name in names}
+    return learner_class(kind)(**shared)
+
+
+def default_learner() -> LearningConfig:
+    """The paper's: PPO."""
+    return PPOConfig()

@@ -1,0 +1,121 @@
+"""Actors: who turns an observation and noise into an action. NumPy arrays or JAX's; nothing here loads JAX."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.noise import ActionNoise
+from fedpohcs.core.types import AnyArray
+from fedpohcs.learners.distributions import categorical
+from fedpohcs.learners.filters import Filters, rescaled, standard_deviation
+from fedpohcs.learners.networks import Apply, Dense, PolicyParams, apply_layers
+
+RowActions = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Sight(NamedTuple):
+    """An observation filter, ready to use."""
+
+    mean: AnyArray
+    std: AnyArray
+    limit: float
+
+    def __call__(self, observation: AnyArray) -> AnyArray:
+        """The observation as the policy sees it."""
+        return rescaled(observation, self.mean, self.std, self.limit)
+
+
+def sight_of(filters: Filters, limit: float) -> Sight:
+    """The observation filter of one client, or of many along a leading axis."""
+    moments = filters.observation
+    return Sight(moments.mean, standard_deviation(moments, moments.mean.__array_namespace__()), limit)
+
+
+class PolicyActor(NamedTuple):
+    """Draws from a stochastic policy."""
+
+    noise: ActionNoise
+    policy: PolicyParams
+    spread: AnyArray | None  # standard deviation of actions; None: they are discrete
+    sight: Sight
+    apply: Apply = apply_layers
+
+    def act(self, observation: AnyArray, noise: AnyArray) -> AnyArray:
+        """The action that the noise stands for."""
+        return self._drawn(self.apply(self.policy.layers, self.sight(observation)), noise)
+
+    def _drawn(self, output: AnyArray, noise: AnyArray) -> AnyArray:
+        if self.spread is None:
+            action = categorical(output).sample(noise)
+            return action.astype(np.int32) if action.dtype == np.int64 else action
+        return output + self.spread * noise
+
+    def crowd(self, actors: Sequence["PolicyActor"]) -> "PolicyCrowd | RowByRow":
+        """All rows in one pass through the tanh layers; networks of a user's own act row by row."""
+        return stacked(actors) if self.apply is apply_layers else RowByRow(actors)
+
+
+def policy_actor(noise: ActionNoise, policy: PolicyParams, sight: Sight, apply: Apply = apply_layers) -> PolicyActor:
+    """The actor of a policy."""
+    xp = policy.log_std.__array_namespace__()
+    return PolicyActor(noise, policy, xp.exp(policy.log_std) if policy.log_std.size else None, sight, apply)
+
+
+class PolicyCrowd(NamedTuple):
+    """Many policies of tanh layers, stacked along a first axis, which has the length 1 if they are all the same."""
+
+    layers: tuple[Dense, ...]
+    spread: np.ndarray | None
+    mean: np.ndarray
+    std: np.ndarray
+    first: PolicyActor
+
+    def rows(self, owner: np.ndarray) -> RowActions:
+        """All that stays the same while these rows play is gathered once."""
+        from fedpohcs.learners.rows import row_affine  # Numba: only where many play at once
+
+        spread = None if self.spread is None else self.spread[owner % len(self.spread)]
+        mean, std, limit = self.mean[owner], self.std[owner], self.first.sight.limit
+
+        def through(x: np.ndarray, layer: Dense) -> np.ndarray:
+            return row_affine(x, layer, owner)
+
+        actor = self.first._replace(spread=spread)
+
+        def act(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            return actor._drawn(apply_layers(self.layers, rescaled(observation, mean, std, limit), through), noise)
+
+        return act
+
+
+def stacked(actors: Sequence[PolicyActor]) -> PolicyCrowd:
+    """Policies of one shape as a crowd."""
+    policies = [actor.policy for actor in actors]
+    if all(policy is policies[0] for policy in policies):
+        policies = policies[:1]
+    layers = zip(*[policy.layers for policy in policies], strict=True)
+    spreads = [actor.spread for actor in actors[: len(policies)] if actor.spread is not None]
+    return PolicyCrowd(
+        tuple(Dense(np.stack([x.kernel for x in same]), np.stack([x.bias for x in same])) for same in layers),
+        np.stack(spreads) if spreads else None,
+        np.stack([actor.sight.mean for actor in actors]),
+        np.stack([actor.sight.std for actor in actors]),
+        actors[0],
+    )
+
+
+class RowByRow(NamedTuple):
+    """Any actors, asked for one row after the other: slow, and right for every actor."""
+
+    actors: Sequence[Any]
+
+    def rows(self, owner: np.ndarray) -> RowActions:
+        """Each row by its own actor."""
+        owners = owner.tolist()
+
+        def act(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            rows = zip(owners, observation, noise, strict=True)
+            return np.stack([np.asarray(self.actors[own].act(seen, drawn)) for own, seen, drawn in rows])
+
+        return act
