@@ -1,4 +1,4 @@
-"""A client of the tabular world that plays and trains in NumPy, with the random numbers that the program draws."""
+"""A client of the tabular world that plays and trains in NumPy, with the random numbers of the program."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from learners import numpy_ppo
 from learners.reference import InProcessExecutor, Noise, Purpose, Trajectory, device_key, draw_noise, host_generator
 
 EPISODES, HORIZON, PADDING = 6, 50, 50
-"""Six episodes are the first to have more than 256 steps; there would have been room for a seventh."""
+"""Six whole episodes are the fewest with more than 256 steps; the program has room for seven."""
 ONE_HOT = np.eye(6)
 
 
@@ -34,7 +34,7 @@ class NumpyClient:
         self.agent = self.agent._replace(velocity=[0 * x for x in self.agent.velocity])
 
     def train(self, params: Any, number: int, rate: float, bonus: float, forget: bool = False) -> numpy_ppo.Report:
-        """The local iterations of a round from the given weights; with `forget`, each starts at rest."""
+        """The local iterations of a round from the given weights; with `forget`, each starts without velocity."""
         policy, critic, beta = exact(params)
         self.agent = self.agent._replace(
             policy=jax.tree.leaves(policy), critic=jax.tree.leaves(critic), beta=float(beta)
@@ -56,7 +56,7 @@ class NumpyClient:
             yield exact(draw_noise(own, self.world, 1, self.settings.steps_per_iteration)), shuffles[iteration]
 
     def _play(self, noise: Noise) -> Trajectory:
-        """Episodes through filters that stay as they are, [T, 1]; there are no ends but the time limit."""
+        """Whole episodes with frozen filters, [T, 1]. They end at the time limit only."""
         steps, state = [], int(noise.start[0, 0] * 6)
         for time in range(EPISODES * HORIZON):
             action = self._action(state, noise.action[time, 0])
@@ -77,7 +77,7 @@ class NumpyClient:
         return int((uniform >= np.cumsum(self.world.transitions[self.client, state, action])).sum())
 
     def _learn(self, played: Trajectory, rate: float, bonus: float, shuffles: np.ndarray) -> numpy_ppo.Report:
-        """With the filters that acted."""
+        """One local iteration, with the filters that were used for acting."""
         policy, critic = self.agent.policy, self.agent.critic
         batch = numpy_ppo.make_batch(self.settings, policy, critic, self.observed, self.rewarded, played)
         self.agent, report = numpy_ppo.local_iteration(self.settings, rate, bonus, self.agent, batch, shuffles)

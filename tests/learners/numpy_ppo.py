@@ -1,7 +1,7 @@
-"""PPO once more: float64 NumPy with every gradient worked out by hand. It imports nothing of the program.
+"""A second PPO, in float64 NumPy with every gradient derived by hand. It imports nothing from the program.
 
 Written from the definitions: Schulman et al. (2016) for generalised advantages, Schulman et al. (2017) for both
-surrogates, Kingma and Ba (2015) for Adam, docs/decisions.md for filters and beta. It is slow and plain on purpose.
+surrogates, Kingma and Ba (2015) for Adam, docs/decisions.md for filters and beta. It prefers plain to fast code.
 
 A network is a flat list [kernel, bias, kernel, bias, ...]; a policy is such a list and then the logarithms of its
 standard deviations, which are empty for discrete actions. `settings` has the fields of `LearnerConfig`.
@@ -317,7 +317,7 @@ def critic_loss(critic: Network, samples: Samples) -> tuple[float, Network]:
 
 
 def finite_differences(loss: Callable[[Network], float], network: Network, width: float = 1e-6) -> Network:
-    """The gradient by central differences, one number at a time, to check those that were worked out."""
+    """The gradient by central differences, one weight at a time."""
     slopes = [np.zeros_like(x) for x in network]
     for own, slope in zip(network, slopes, strict=True):
         for index in np.ndindex(own.shape):

@@ -11,7 +11,7 @@ import optax
 from fedpohcs.config import LearnerConfig
 from fedpohcs.envs.base import ContinuousActions, DiscreteActions, TracedWorld, Transition
 from fedpohcs.execution.in_process import InProcessExecutor
-from fedpohcs.learners.client import Learner, Learning, Own, Shared
+from fedpohcs.learners.client import Learner, Own, Shared
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
 from fedpohcs.learners.filters import (
     Filters,

@@ -1,10 +1,11 @@
 """One small batch with everything that a local iteration reads, for JAX in float32 and for NumPy in float64.
 
-It is stored, so that it stays as it is whatever later versions of NumPy draw. This module made it:
-`python tests/learners/stored_batch.py` from the folder of the project, with `src` and `tests` on the path.
+The batch is stored, because later versions of NumPy may draw other random numbers. `make` computed it, and
+`PYTHONPATH=src:tests python tests/learners/stored_batch.py` writes it again.
 
-Two lanes of 40 steps with a time limit of 12: six episodes end by themselves or by the time limit, 13 steps are
-padding. Padding, and what follows an end, holds numbers so large that using them anywhere would show.
+Two lanes of 40 rows hold 67 steps of seven episodes, of which four terminate and three reach the time limit of 12
+steps. The other 13 rows are padding. Padding, and the observation after a terminal step, hold very large numbers, so
+that a result that uses them is far off.
 """
 
 import itertools
@@ -35,7 +36,7 @@ PATH = Path(__file__).parent / "data" / "batch.npz"
 KINDS = {"gaussian": 2, "categorical": 4}
 """Kinds of actions, and how many numbers the policy puts out."""
 
-# Chosen so that every limit holds back some samples and leaves others alone; a test says so.
+# Every limit is active for some samples and inactive for others; test_equality checks that.
 SETTINGS = LearnerConfig(
     hidden_sizes=(5, 4),
     epochs=2,
@@ -146,7 +147,7 @@ def twin(kind: str) -> Twin:
     )
 
 
-# How the batch was made
+# Writing the batch
 
 
 def random_network(generator: np.random.Generator, sizes: list[int]) -> list[np.ndarray]:

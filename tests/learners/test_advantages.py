@@ -1,4 +1,4 @@
-"""Advantages and batches of a trajectory that is short enough to work out by hand.
+"""Advantages and batches of a short trajectory, computed by hand.
 
 The critic is V(s) = s and the filters have seen nothing, so observations are values; gamma = lambda = 1/2, so that
 gamma lambda = 1/4.
@@ -33,8 +33,8 @@ PARAMS = AgentParams(PolicyParams(LAYER, np.zeros(1, np.float32)), LAYER, np.flo
 _, RUNNING, ENDED, CUT = Status
 STATUS = [RUNNING, RUNNING, ENDED, RUNNING, CUT, Status.PADDING]
 
-# First lane: an episode of three steps that ends, then one of two that the time limit cuts, then padding. What
-# follows an end, and padding, is 100. The time limit cuts at a state of value 6.
+# First lane: an episode of three steps that terminates, one of two steps that the time limit cuts at a state of
+# value 6, then padding. Padding, and the observation after the terminal step, are 100.
 OBSERVATION = [1, 2, 3, 4, 2, 100]
 REWARD = [1, 1, 2, 1, 3, 100]
 FOLLOWING = [2, 3, 100, 2, 6, 100]
@@ -43,10 +43,10 @@ FOLLOWING = [2, 3, 100, 2, 6, 100]
 # delta_1 = 1 + 3/2 - 2 = 0.5   A_1 = 0.5 + A_2 / 4 = 0.25
 # delta_2 = 2 + 0 - 3 = -1      A_2 = -1
 # delta_3 = 1 + 2/2 - 4 = -2    A_3 = -2 + A_4 / 4
-# delta_4 = 3 + 0 - 2 = 1, or with the value behind the time limit 3 + 6/2 - 2 = 4, and A_4 = delta_4
+# delta_4 = 3 + 0 - 2 = 1, or with bootstrapping 3 + 6/2 - 2 = 4, and A_4 = delta_4
 ADVANTAGE = {False: [1.0625, 0.25, -1, -1.75, 1], True: [1.0625, 0.25, -1, -1, 4]}
 
-# Second lane: one step that ends at once, A = 5 - 7 = -2, and padding behind it.
+# Second lane: an episode of one step that terminates, A = 5 - 7 = -2, then padding.
 SHORT = {"observation": [7], "reward": [5], "status": [ENDED], "following": [100]}
 
 
@@ -81,7 +81,7 @@ def moments(seen: float, mean: list[float] | float, squares: list[float] | float
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_advantages_stop_at_an_end_and_see_the_value_behind_a_time_limit_only_if_asked(bootstrap: bool) -> None:
+def test_advantages_stop_at_terminal_steps_and_bootstrap_at_time_limits_only_if_configured(bootstrap: bool) -> None:
     config = replace(CONFIG, bootstrap_at_time_limit=bootstrap)
     advantage, value = advantages_of(config, PARAMS, init_filters(1), both_lanes())
     np.testing.assert_allclose(advantage[:5, 0], ADVANTAGE[bootstrap], rtol=1e-6)
@@ -90,14 +90,14 @@ def test_advantages_stop_at_an_end_and_see_the_value_behind_a_time_limit_only_if
     np.testing.assert_array_equal(advantage[both_lanes().status == Status.PADDING], 0)
 
 
-def test_without_bootstrapping_nobody_needs_the_observation_behind_a_step() -> None:
+def test_without_bootstrapping_the_next_observations_are_not_needed() -> None:
     config = replace(CONFIG, bootstrap_at_time_limit=False)
     without = both_lanes()._replace(next_observation=None)
     advantage, _ = advantages_of(config, PARAMS, init_filters(1), without)
     np.testing.assert_allclose(advantage[:5, 0], ADVANTAGE[False], rtol=1e-6)
 
 
-def test_lambda_0_leaves_the_temporal_difference_and_lambda_1_sums_up_all_that_follows() -> None:
+def test_lambda_0_gives_the_temporal_difference_and_lambda_1_the_discounted_sum() -> None:
     """delta = 1, 2, 4 in one episode with gamma = 1/2, and 8 in the next."""
     delta, continues = jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([True, True, False, False])
     for lambda_, expected in [
@@ -108,7 +108,7 @@ def test_lambda_0_leaves_the_temporal_difference_and_lambda_1_sums_up_all_that_f
         np.testing.assert_allclose(jax.jit(generalised_advantage)(delta, continues, 0.5, lambda_), expected)
 
 
-def test_the_critic_aims_at_advantage_plus_value() -> None:
+def test_the_target_of_the_critic_is_advantage_plus_value() -> None:
     """The lambda-return; with lambda = 1 it would be the discounted return."""
     batch = batch_of(CONFIG, PARAMS, init_filters(1), both_lanes())
     target = np.asarray(batch.samples.value_target).reshape(6, 2)
@@ -121,17 +121,15 @@ def test_advantages_are_standardised_over_valid_steps_only() -> None:
     batch = one_step_each([1, 2, 6])
     np.testing.assert_array_equal(batch.valid, [True] * 3 + [False] * 3)
     np.testing.assert_allclose(batch.samples.advantage[:3], np.array([-2, -1, 3]) / np.sqrt(14 / 3), rtol=1e-6)
-    np.testing.assert_allclose(
-        batch.samples.value_target[:3], [1, 2, 6], rtol=1e-6
-    )  # raw: only the policy's are scaled
+    np.testing.assert_allclose(batch.samples.value_target[:3], [1, 2, 6], rtol=1e-6)  # not standardised
 
 
-def test_advantages_that_are_all_alike_become_0_and_not_infinite() -> None:
+def test_equal_advantages_become_0_and_stay_finite() -> None:
     np.testing.assert_array_equal(one_step_each([4, 4, 4]).samples.advantage[:3], 0)
 
 
-def test_a_batch_runs_through_both_lanes_at_once() -> None:
-    """Row 2 t + lane; validity, observation and target of a row belong together."""
+def test_a_batch_interleaves_the_lanes() -> None:
+    """Step t of a lane is row 2 t + lane of every field."""
     batch = batch_of(CONFIG, PARAMS, init_filters(1), both_lanes())
     np.testing.assert_array_equal(batch.valid, [1, 1, *[1, 0] * 4, 0, 0])
     np.testing.assert_array_equal(batch.samples.observation[:5, 0], [1, 7, 2, 100, 3])
@@ -144,7 +142,7 @@ def test_rewards_are_divided_by_their_deviation_and_not_centred() -> None:
     np.testing.assert_allclose(one_step_each([1, 2, 6], filters).samples.value_target[:3], [0.5, 1, 3], rtol=1e-6)
 
 
-def test_the_critic_sees_filtered_observations_before_and_behind_the_time_limit() -> None:
+def test_the_critic_values_filtered_observations_within_episodes_and_at_the_time_limit() -> None:
     """Mean 2, deviation 2: the cut episode 4, 2 -> 6 is seen as 1, 0 -> 2. A_4 = 3 + 2/2 - 0, A_3 = 1 + 0 - 1 + 1."""
     filters = init_filters(1)._replace(observation=moments(10, [2], [40]))
     advantage, value = advantages_of(CONFIG, PARAMS, filters, both_lanes())

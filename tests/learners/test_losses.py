@@ -1,4 +1,4 @@
-"""The losses of the policy and of the critic, worked out by hand."""
+"""The losses of the policy and of the critic, computed by hand."""
 
 import math
 from dataclasses import replace
@@ -35,12 +35,12 @@ ENTROPY = math.log(4) - 0.75 * math.log(3)
 PENALISED = np.array([1.25 * 2, 1.25 * -1, 0.5 * 4, 0.5 * -2])  # w A, but no weight above the cap
 CLIPPED = np.array([1.2 * 2, 1.5 * -1, 0.5 * 4, 0.8 * -2])  # the smaller of w A and clip(w) A
 
-# In a policy without inputs, a bias is all there is.
+# All inputs are 0, so the bias alone gives the logits.
 COIN = PolicyParams((Dense(np.zeros((1, 2), np.float32), np.log([3, 1]).astype(np.float32)),), np.zeros(0, np.float32))
 
 
 def tosses(rows: int = 4) -> Samples:
-    """The four tosses; rows beyond them are padding that would spoil every mean."""
+    """The four tosses, then padding with advantages that would dominate every mean."""
     more = rows - 4
     return Samples(
         jnp.zeros((rows, 1)),
@@ -61,7 +61,7 @@ def test_weights_are_capped_and_the_penalty_is_the_divergence_from_the_old_polic
     np.testing.assert_allclose(gain, PENALISED - 3 * KL, rtol=1e-5)
 
 
-def test_weights_are_clipped_on_both_sides_where_the_gain_would_grow() -> None:
+def test_weights_are_clipped_on_both_sides_where_clipping_lowers_the_gain() -> None:
     np.testing.assert_allclose(clipped_surrogate(CONFIG, tosses(), new_coin(), jnp.float32(3)), CLIPPED, rtol=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_capped_and_clipped_weights_have_no_gradient() -> None:
         np.testing.assert_allclose(gradient.layers[0].bias, [slope, -slope], rtol=1e-5)
 
 
-def test_the_entropy_bonus_widens_a_normal_policy() -> None:
+def test_the_entropy_bonus_raises_the_standard_deviation() -> None:
     """Without advantages the loss is -0.5 H, and H grows by 1 with every log sigma."""
     policy = PolicyParams((Dense(np.zeros((1, 2), np.float32), np.zeros(2, np.float32)),), np.zeros(2, np.float32))
     rows = jnp.zeros((3, 2))

@@ -1,4 +1,4 @@
-"""Collecting episodes in a world whose every step can be told beforehand, and what becomes of the filters."""
+"""Collecting episodes in a predictable world, and updating the filters afterwards."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,13 +10,16 @@ import numpy as np
 from learners import numpy_ppo
 from learners.reference import (
     CHUNK,
+    AgentParams,
     ContinuousActions,
+    Dense,
     Filters,
     Learner,
     LearnerConfig,
     Moments,
     Noise,
     Own,
+    PolicyParams,
     Shared,
     TracedWorld,
     Trajectory,
@@ -43,7 +46,7 @@ class Line(TracedWorld):
 
 
 GOALS = float32([2, 9, 4])
-"""A lane that reaches its goal in two steps of 1, one that never does, and one that does with its last step."""
+"""A lane that reaches its goal in two steps of 1, one that never does, and one that does in its last step."""
 
 
 def noise(length: int = CHUNK) -> Noise:
@@ -65,8 +68,8 @@ def played(min_steps: int, record_next: bool = True) -> Trajectory:
     return jax.tree.map(np.asarray, trajectory)
 
 
-def test_lanes_play_whole_episodes_until_they_have_more_steps_than_asked_for() -> None:
-    """More than 4: four steps of a cut episode are not enough. Reaching the goal with the last step is an end."""
+def test_lanes_play_whole_episodes_until_they_have_more_than_the_minimum_of_steps() -> None:
+    """The minimum is 4, so an episode of 4 steps is not enough. The goal counts even in the last step."""
     trajectory = played(4)
     np.testing.assert_array_equal(trajectory.status[:9, 0], [1, 2, 1, 2, 1, 2, 0, 0, 0])
     np.testing.assert_array_equal(trajectory.status[:9, 1], [1, 1, 1, 3, 1, 1, 1, 3, 0])
@@ -74,8 +77,8 @@ def test_lanes_play_whole_episodes_until_they_have_more_steps_than_asked_for() -
     np.testing.assert_array_equal(trajectory.valid.sum(axis=0), [6, 8, 8])
 
 
-def test_a_row_holds_what_was_seen_done_earned_and_where_it_led_before_any_reset() -> None:
-    """The first lane starts at 0, then behind times 1 and 3 at 1/16 and 3/16; the world pushes at time 1."""
+def test_a_row_holds_observation_action_reward_and_the_next_observation_before_any_reset() -> None:
+    """The first lane starts at 0, then after times 1 and 3 at 1/16 and 3/16; the world adds 1/8 at time 1."""
     lane = jax.tree.map(lambda x: x[:6, 0].reshape(-1), played(4))
     starts = [0, 1, 1 / 16, 1 + 1 / 16, 3 / 16, 1 + 3 / 16]
     np.testing.assert_array_equal(lane.observation, starts)
@@ -84,7 +87,7 @@ def test_a_row_holds_what_was_seen_done_earned_and_where_it_led_before_any_reset
     np.testing.assert_array_equal(lane.next_observation, [1, 2.125, 1 + 1 / 16, 2 + 1 / 16, 1 + 3 / 16, 2 + 3 / 16])
 
 
-def test_with_nothing_asked_for_every_lane_plays_one_episode() -> None:
+def test_without_a_minimum_of_steps_every_lane_plays_one_episode() -> None:
     trajectory = played(0, record_next=False)
     np.testing.assert_array_equal(trajectory.status[:5], [[1, 1, 1], [2, 1, 1], [0, 1, 1], [0, 3, 2], [0, 0, 0]])
     assert trajectory.next_observation is None
@@ -107,10 +110,9 @@ def learner() -> Learner:
 
 
 def shared() -> Shared:
-    """The policy leans against what it sees: mean -2 s."""
-    params = learner().init_params(jax.random.key(0))
-    layer = params.policy.layers[0]._replace(kernel=float32([[-2]]))
-    params = params._replace(policy=params.policy._replace(layers=(layer,)))
+    """A policy with mean -2 s, so that filtered observations matter."""
+    layers = (Dense(float32([[-2]]), float32([0])),)
+    params = AgentParams(PolicyParams(layers, float32([0])), layers, float32(1))
     return Shared(params, jax.random.key(1), learner().schedule(0))
 
 
@@ -119,7 +121,7 @@ def evaluated() -> Any:
     return jax.tree.map(np.asarray, jax.jit(learner().evaluate)(shared(), own))
 
 
-def test_filters_are_frozen_while_a_client_plays_and_learn_from_it_afterwards() -> None:
+def test_filters_are_frozen_during_an_evaluation_and_updated_after_it() -> None:
     result = evaluated()
     trajectory = result.trajectory  # [T, C, E]
     for index, client in enumerate(CLIENTS):
@@ -134,7 +136,7 @@ def test_filters_are_frozen_while_a_client_plays_and_learn_from_it_afterwards() 
         assert_same(after.reward, numpy_ppo.with_entries(before.reward, own.reward[own.valid], WEIGHT))
 
 
-def test_the_return_of_an_evaluation_is_raw_and_its_steps_are_counted_without_padding() -> None:
+def test_an_evaluation_reports_unfiltered_returns_and_counts_no_padding() -> None:
     result = evaluated()
     for index in range(2):
         own = jax.tree.map(lambda x: x[:, index], result.trajectory)  # noqa: B023
@@ -142,7 +144,7 @@ def test_the_return_of_an_evaluation_is_raw_and_its_steps_are_counted_without_pa
         np.testing.assert_allclose(result.mean_return[index], own.reward[own.valid].sum() / EPISODES, rtol=1e-5)
 
 
-def test_a_filter_that_is_switched_off_never_learns_and_neither_shifts_nor_clips() -> None:
+def test_a_filter_that_is_switched_off_is_never_updated_and_never_clips() -> None:
     off = replace(CONFIG, filter_observations=False, filter_rewards=False)
     trajectory = jax.tree.map(jnp.asarray, played(4))
     before = jax.tree.map(lambda x: x[0], FILTERS)

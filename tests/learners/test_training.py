@@ -18,7 +18,7 @@ RATE, BONUS = 0.1, 0.05
 
 def executor_with(**changes: Any) -> InProcessExecutor:
     config = preset("tabular")
-    learner = replace(config.learner, learning_rate=RATE, entropy_coefficient=BONUS, **changes)
+    learner = replace(config.learner, hidden_sizes=(5,), learning_rate=RATE, entropy_coefficient=BONUS, **changes)
     return InProcessExecutor(replace(config, learner=learner), record=False)
 
 
@@ -31,8 +31,8 @@ def test_the_first_step_of_a_round_uses_the_velocity_of_the_round_before() -> No
     """With one step of the policy per round, all from the same weights: no minibatch is larger than the batch.
 
     In round 0 the velocity is g_0, in round 1 it is g_1 + 0.9 g_0, and for a client that never trained before g_1. The
-    rates are a and a / 2, so the weights with and without a past differ by 0.9 (a / 2) / a = 0.45 times -a g_0, which
-    is the step of round 0.
+    rates are a and a / 2. So the weights with and without an earlier round differ by -0.9 (a / 2) g_0, which is 0.45
+    times the step -a g_0 of round 0.
     """
     changes = {"local_iterations": 1, "batch_size": 1000, "filter_rewards": False, "learning_rate_decay": 0.5}
     executor, newcomer = executor_with(**changes), executor_with(**changes)
@@ -45,11 +45,11 @@ def test_the_first_step_of_a_round_uses_the_velocity_of_the_round_before() -> No
     np.testing.assert_allclose(kept - forgotten, 0.45 * step, atol=1e-6)
 
 
-# Two rounds of two local iterations, beside NumPy
+# Two rounds of two local iterations, compared with NumPy
 
 
 class Rounds(NamedTuple):
-    """What the executor made of two rounds, the second from the weights of its first client, and its filters."""
+    """Two rounds of an executor. The second starts from the weights of the first client."""
 
     executor: InProcessExecutor
     start: Any
@@ -61,9 +61,8 @@ class Rounds(NamedTuple):
 
 @cache
 def two_rounds() -> Rounds:
-    """Filters that matter, and schedules that change from round to round."""
+    """With active filters, and with schedules that change in the second round."""
     executor = executor_with(
-        hidden_sizes=(5,),
         filter_observations=True,
         observation_clip=2.0,  # a state that is one in six is 2.2 deviations off
         reward_clip=3.0,  # of a largest reward of about 3.4 deviations
@@ -88,7 +87,7 @@ def own_params(number: int, index: int) -> Any:
 
 @pytest.mark.parametrize("index", range(len(CLIENTS)))
 def test_two_rounds_of_training_equal_numpy(index: int) -> None:
-    """Playing, filters, both optimisers, shuffles, schedules and what is kept must all be right for that."""
+    """That needs the right rollouts, filters, optimisers, shuffles, schedules and client states."""
     client = NumpyClient(two_rounds().executor, int(CLIENTS[index]))
     for number, update in enumerate(two_rounds().updates):
         report = train_in_numpy(client, number)
@@ -99,8 +98,8 @@ def test_two_rounds_of_training_equal_numpy(index: int) -> None:
     assert_same(filters, [client.observed, client.rewarded])
 
 
-def test_forgetting_momentum_between_rounds_or_local_iterations_would_show() -> None:
-    """It moves the weights a thousand times as far as the arithmetic does."""
+def test_a_client_that_forgets_its_momentum_between_rounds_or_iterations_learns_other_weights() -> None:
+    """The difference is far larger than the tolerance of the comparison above."""
     client = NumpyClient(two_rounds().executor, int(CLIENTS[0]))
     train_in_numpy(client, 0)
     client.forget_momentum()

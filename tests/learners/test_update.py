@@ -1,8 +1,8 @@
-"""One local iteration, worked out by hand.
+"""One local iteration, computed by hand.
 
-The policy is a normal distribution of two actions that sees nothing: its inputs and all actions are 0, so that only
-log sigma moves. Where advantages are 0, or cancel, each minibatch has the gradient -c by both log sigmas, with c the
-entropy bonus, whatever steps are in it. The critic sees nothing either: its value is its bias.
+The policy is a normal distribution of two actions. All observations and actions are 0, so that only log sigma changes.
+Advantages are 0 or cancel, so that every minibatch has the gradient -c by both log sigmas, where c is the coefficient
+of the entropy bonus. The value of the critic is its bias.
 """
 
 import math
@@ -40,7 +40,7 @@ CONFIG = LearnerConfig(
     batch_size=4,
     momentum=0.5,
     max_gradient_norm=10,
-    learning_rate=77.0,  # the schedule says what counts
+    learning_rate=77.0,  # not used: the schedule gives the rates
     entropy_coefficient=77.0,
     critic_learning_rate=0.1,
     kl_target=0.01,
@@ -59,7 +59,7 @@ def params(beta: float) -> AgentParams:
 
 
 def batch(valid: int, advantage: float) -> Batch:
-    """The first steps of 8, with advantages of alternating sign; padding asks for something else entirely."""
+    """The first of 8 rows, with advantages of alternating sign; the padding has very large advantages and targets."""
     rows = jnp.arange(8)
     advantages = jnp.where(rows < valid, advantage * (-1.0) ** rows, 1e6)
     targets = jnp.where(rows < valid, 3.0, -1e6)
@@ -104,7 +104,7 @@ def test_an_entropy_bonus_raises_the_entropy_that_is_reported() -> None:
     np.testing.assert_allclose(info.entropy, math.log(2 * math.pi * math.e) + 2 * 0.075, rtol=1e-5)
 
 
-def test_the_critic_makes_steps_of_adam_towards_its_targets() -> None:
+def test_the_critic_takes_adam_steps_towards_its_targets() -> None:
     """Targets 3 and minibatches of 4 and 1.
 
     First g = -6: the step is the learning rate, 0.1. Then g = 2 (0.1 - 3) = -5.8:
@@ -126,15 +126,15 @@ def test_beta_follows_the_divergence_and_the_largest_valid_advantage(bonus: floa
     """Four steps, one minibatch, advantages 1, -1, 1, -1, whose gradients cancel: log sigma = 0.1 * bonus = 1/2.
 
     KL(old || new) = 2 (1/2 + (exp(-1) - 1) / 2) = 1/e, so beta may not exceed 1 / (1/e) = e. The other way round the
-    divergence were e - 2 and the ceiling 1.39.
+    divergence would be e - 2 and the ceiling 1.39.
     """
     new, _, info = learn(valid=4, bonus=bonus, advantage=1.0, beta=beta)
     np.testing.assert_allclose(info.kl, math.exp(-1) if bonus else 0, rtol=1e-5)
     np.testing.assert_allclose(new.kl_coefficient, adapted, rtol=1e-5)
 
 
-def test_every_valid_step_is_in_the_minibatch_of_its_place_in_the_shuffle() -> None:
-    """Rows note in which minibatch they were. Of 0 1 2 4 5 7, shuffled 7 0 1 4 | 5 2."""
+def test_every_valid_step_is_in_the_minibatch_that_the_shuffle_gives_it() -> None:
+    """Steps 0 1 2 4 5 7 are shuffled to 7 0 1 4 | 5 2; each notes the number of its minibatch."""
     valid = jnp.array([1, 1, 1, 0, 1, 1, 0, 1], bool)
     rows = Batch(batch(8, 0.0).samples._replace(observation=np.arange(8)), valid)
 
@@ -152,7 +152,7 @@ def test_every_valid_step_is_in_the_minibatch_of_its_place_in_the_shuffle() -> N
 
 
 class Surroundings:
-    """As much of a world as shuffles and schedules need."""
+    """The part of a world that shuffles and schedules read."""
 
     observation_size, actions, horizon = 1, DiscreteActions(2), 50
 
@@ -181,6 +181,6 @@ def test_the_learning_rate_decays_to_its_floor_and_the_entropy_bonus_by_tenths()
     np.testing.assert_allclose([x.entropy_coefficient for x in schedules], [0.3, 0.3, 0.03, 0.03, 0.003], rtol=1e-6)
 
 
-def test_without_an_entropy_bonus_there_never_is_one() -> None:
+def test_an_entropy_coefficient_of_0_stays_0() -> None:
     learner = Learner(Surroundings(), LearnerConfig(entropy_coefficient=0.0), 1)
     assert [float(learner.schedule(number).entropy_coefficient) for number in (0, 500)] == [0, 0]
