@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpohcs.learners.filters import Filters, filter_observation, filter_reward, no_moments, update_moments
+from learners.reference import Filters, filter_observation, filter_reward, no_moments, update_moments
 
 
 @settings(max_examples=30, deadline=None)
@@ -49,4 +49,4 @@ def test_filters_centre_observations_but_only_scale_rewards() -> None:
 def test_filters_clip_and_leave_constants_alone() -> None:
     filters = Filters(no_moments((1,)), no_moments(()))
     np.testing.assert_array_equal(filter_observation(filters, np.array([[7.0], [-9.0]]), 5.0), [[5], [-5]])
-    np.testing.assert_array_equal(filter_reward(filters, np.array([0.5, 99.0]), 10.0), [0.5, 10])
+    np.testing.assert_array_equal(filter_reward(filters, np.array([0.5, 99.0, -99.0]), 10.0), [0.5, 10, -10])

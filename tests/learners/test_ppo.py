@@ -1,4 +1,4 @@
-"""The learner's parts beside independent NumPy ones, and five probe facts about learning."""
+"""The learner's parts, each beside a NumPy or SciPy one."""
 
 from dataclasses import replace
 
@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpohcs.core.learning import PPOConfig
-from fedpohcs.learners.distributions import Gaussian, categorical
-from fedpohcs.learners.gae import generalised_advantage
-from fedpohcs.learners.ppo import (
+from learners.reference import (
+    CLIENT_AXIS,
     Batch,
+    Gaussian,
+    PPOConfig,
     Samples,
     adapt_kl_coefficient,
+    categorical,
     clipped_surrogate,
+    generalised_advantage,
     kl_penalty_surrogate,
     run_epochs,
     valid_first,
 )
-from fedpohcs.learners.rollout import CLIENT_AXIS
 
 CONFIG = PPOConfig()
 
@@ -82,7 +83,7 @@ def test_distributions_match_scipy() -> None:
     mean, log_std, action = np.array([[0.3, -1.0]]), np.array([[0.2, -0.5]]), np.array([[1.0, 0.0]])
     ours = Gaussian(mean, log_std)
     scale = np.exp(log_std)
-    np.testing.assert_allclose(ours.log_prob(action), stats.norm(mean, scale).logpdf(action).sum(-1))
+    np.testing.assert_allclose(ours.log_prob(action), stats.norm.logpdf(action, mean, scale).sum(-1))
     np.testing.assert_allclose(ours.entropy(), stats.norm(mean, scale).entropy().sum(-1))
     logits = jnp.log(jnp.array([[0.2, 0.3, 0.5]]))
     np.testing.assert_allclose(categorical(logits).entropy(), stats.entropy([0.2, 0.3, 0.5]), rtol=1e-5)
@@ -113,7 +114,8 @@ def test_an_epoch_visits_every_valid_step_once_and_padding_never() -> None:
     valid[0, :5], valid[1, 2:] = True, True
     numbered = jnp.broadcast_to(jnp.arange(13.0), (2, 13))
     samples = Samples(numbered, numbered, numbered, numbered, categorical(jnp.zeros((2, 13, 2))))
-    orders = jax.vmap(valid_first)(jnp.asarray([np.random.default_rng(s).permutation(13) for s in (0, 1)]), valid)
+    shuffles = jnp.asarray([np.random.default_rng(s).permutation(13) for s in (0, 1)])
+    orders = jax.vmap(valid_first)(shuffles, jnp.asarray(valid))
 
     def count(seen: jax.Array, samples: Samples, mask: jax.Array) -> jax.Array:
         return seen.at[samples.observation.astype(int)].add(mask)

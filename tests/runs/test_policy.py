@@ -15,6 +15,7 @@ from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.trees import named_arrays
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
@@ -35,7 +36,7 @@ CARS = replace(
 def store(path: Path, executor: LocalExecutor, *, filters: bool = True) -> Path:
     """A run folder with the fresh policy of an executor, and its filters as a finished run has them."""
     folder = RunFolder.create(path, executor.config)
-    folder.save_policy(executor.initial_params())
+    folder.save_policy(named_arrays(executor.initial_params()))
     if filters:
         with np.load(path / "policy.npz") as arrays:
             everything = dict(arrays) | stored_filters(executor.state.filters)
