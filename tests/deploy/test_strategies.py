@@ -13,7 +13,6 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.object_ref import validate
 
 from fedpohcs.deploy import strategies
 from fedpohcs.deploy.strategies import FedPOHCS, GradientNorm, PowerOfChoice, table_record
@@ -21,7 +20,7 @@ from fedpohcs.errors import UserError
 from fedpohcs.selection import SELECTORS, Question
 from fedpohcs.types import CandidateMetrics, WeightedAdvantage
 
-from .loop import AppGrid
+from .loop import AppGrid, finds_app
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "power-of-choice" / "softmax.py"
 NODES = {1000 - 7 * n: {"partition-id": n} for n in range(8)}
@@ -43,7 +42,7 @@ def test_the_example_is_sixty_lines() -> None:
 @pytest.mark.parametrize("reference", ["softmax:server", "softmax:client"])
 def test_flower_finds_the_apps_of_the_example(reference: str) -> None:
     """It reads the source and does not run it."""
-    assert validate(reference, project_dir=EXAMPLE.parent) == (True, None)
+    assert finds_app(reference, EXAMPLE.parent) == (True, None)
 
 
 def test_the_example_app_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedpohcs.deploy.app_folder import write_app
+from fedpohcs.deploy.flower_internals import check_internals
 from fedpohcs.deploy.guardian import MARK, end_processes, marked_processes, start_guardian
 from fedpohcs.deploy.keys import Keys, make_keys
 from fedpohcs.errors import UserError, require
@@ -76,6 +77,8 @@ class LocalFleet:
         self.stop()
 
     def _start(self) -> None:
+        if self.runtime == "deployment":
+            check_internals()  # its nodes would end at once, and the run wait for them
         self.logs.mkdir(parents=True, exist_ok=True)
         (self.scratch / "flwr").mkdir()
         self.keys: Keys | None = None

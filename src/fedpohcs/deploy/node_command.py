@@ -9,11 +9,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpohcs.deploy.flower_internals import check_internals
 from fedpohcs.deploy.local import LOOPBACK, QUIET, find_program, free_port
 from fedpohcs.errors import UserError, require
 
 SECONDS_A_LOOK = 0.2
 SECONDS_TO_STOP = 10.0
+EXIT_UNSUPPORTED = 3  # exit code of the client app: this version of Flower lacks a name that it uses
 PR_SET_PDEATHSIG = 1
 
 
@@ -76,7 +78,9 @@ def run_node(given: NodeOptions) -> None:
     processes = [_start(supernode, environment), _start(resident, environment)]
     try:
         while processes[0].poll() is None:
-            if processes[1].poll() is not None:
+            if (code := processes[1].poll()) is not None:
+                if code == EXIT_UNSUPPORTED:
+                    check_internals()  # raises what the client app has found; loaded here only to report it
                 processes[1] = _start(resident, environment)
             time.sleep(SECONDS_A_LOOK)
     finally:
