@@ -115,6 +115,14 @@ def test_one_file_alone_names_internals() -> None:
     assert found == PUBLIC
 
 
+def test_the_supported_versions_are_those_of_the_extras() -> None:
+    first, _, last = SUPPORTED.partition(" and ")
+    after = f"1.{int(last.partition('.')[2]) + 1}"
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'"flwr>={first},<{after}"' in text
+    assert f'"flwr[simulation]>={first},<{after}"' in text
+
+
 REASONS = {"module": "flwr.supercore.no_such_module", "package": "flwr.gone.constant", "name": "flwr.supercore.retry"}
 
 
