@@ -1,4 +1,4 @@
-"""Who a node is: its client, its keys, and where it keeps what must survive. Read from the node config alone."""
+"""Reads from the node config which client a node runs, its key files, and the folder of its state."""
 
 import os
 from pathlib import Path
@@ -9,12 +9,12 @@ from flwr.app import Context
 from fedpohcs.config import ExperimentConfig
 from fedpohcs.errors import UserError, require
 
-if TYPE_CHECKING:  # only where selection is private
+if TYPE_CHECKING:  # imported at run time only if selection is private
     from fedpohcs.deploy.member import Member
 
 
 def logical_client(context: Context) -> int:
-    """The client of this node, from 0. `client-id` counts from 1; simulations number partitions from 0."""
+    """Index of the client of this node, from 0. `client-id` counts from 1, and `partition-id` of simulations from 0."""
     given = context.node_config
     if "client-id" in given:
         number = given["client-id"]
@@ -26,7 +26,7 @@ def logical_client(context: Context) -> int:
 
 
 def state_folder(context: Context) -> Path:
-    """Where clients of this machine keep their states."""
+    """Folder for the states of all clients of this machine."""
     given = context.node_config.get("state-dir") or context.run_config.get("state-dir")
     if given:
         return Path(str(given))
@@ -35,16 +35,16 @@ def state_folder(context: Context) -> Path:
 
 
 def run_folder(states: Path, run: str, client: int) -> Path:
-    """Where a client keeps what belongs to one run."""
+    """Folder for the state of one client in one run."""
     require(run.isalnum(), "run", run, "must be letters and digits")
     return states / run / f"client-{client + 1}"
 
 
 def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member | None":
-    """This node's part in private selection; None where selection is not private.
+    """The object that answers messages of private selection; None if the run is not private.
 
-    A node that was given an identity takes part in private runs only: else whoever starts a run could ask it for its
-    tables in the clear.
+    A node with an identity takes part in private runs only. Otherwise anybody who starts a run could request its tables
+    in plain text.
     """
     client, paths = logical_client(context), _key_files(context)
     if config.privacy == "none":
@@ -66,7 +66,7 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
 
 
 def _key_files(context: Context) -> tuple[Path, Path] | None:
-    """Identity and list of members. Never from the run, but for the nodes of a simulation, which are not apart."""
+    """Paths of the identity and the list of members. Only nodes of a simulation take them from the run config."""
     given = context.node_config
     if "identity" in given:
         require("members" in given, "members", "none", "must be in the node config beside identity")

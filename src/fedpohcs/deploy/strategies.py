@@ -38,7 +38,7 @@ log = logging.getLogger("fedpohcs")
 
 
 def table_record(pair: np.ndarray, value: np.ndarray) -> ArrayRecord:
-    """A client's table for `FedPOHCS`: ascending keys of visited state-action pairs, and visitation times advantage."""
+    """The reply for `FedPOHCS`: ascending keys of visited state-action pairs, and their visitation times advantage."""
     return to_record(table_arrays(WeightedAdvantage(np.asarray(pair, np.uint64), np.asarray(value, np.float64))))
 
 
