@@ -1,6 +1,8 @@
 """Reads from the node config which client a node runs, its key files, and the folder of its state."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,12 @@ def run_folder(states: Path, run: str, client: int) -> Path:
     return states / run / f"client-{client + 1}"
 
 
+def session_folder(folder: Path, members: Mapping[int, bytes]) -> Path:
+    """Folder for the session keys. A session cannot go on with other members' keys, so every list has its own."""
+    listed = b"".join(client.to_bytes(4, "little") + members[client] for client in sorted(members))
+    return folder / f"session-{hashlib.sha256(listed).hexdigest()[:16]}"
+
+
 def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member | None":
     """The object that answers messages of private selection; None if the run is not private.
 
@@ -62,7 +70,7 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     identity, members = paths
     known = load_members(members)
     party = PrivateClient(client, run_parameters(config), load_identity(identity, client, known), known)
-    return Member(party, run_folder(state_folder(context), run, client))
+    return Member(party, session_folder(run_folder(state_folder(context), run, client), known))
 
 
 def _key_files(context: Context) -> tuple[Path, Path] | None:
