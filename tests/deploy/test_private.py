@@ -31,6 +31,8 @@ from .test_executor import SHORT, Interrupted, StopAfter, assert_same, in_proces
 FEDERATION = FederationConfig(num_clients=6, num_candidates=5, num_selected=3, evaluation_episodes=8)
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
 
+pytestmark = pytest.mark.usefixtures("no_sleep")
+
 
 @pytest.fixture
 def config() -> ExperimentConfig:
