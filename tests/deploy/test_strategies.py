@@ -226,6 +226,20 @@ def test_a_warning_names_three_reasons_and_counts_the_others(example: ModuleType
         start(PowerOfChoice(8, 2, fraction_evaluate=0.0), grid, example, rounds=1)
 
 
+@pytest.mark.parametrize("phase", ["query.selection", "train"])
+def test_a_traceback_is_cut_to_one_line(phase: str, example: ModuleType) -> None:
+    def crash(question: Message, answer: Message) -> Message:
+        if question.metadata.message_type != phase:
+            return answer
+        return Message(Error(2, "Traceback:\n" + 99 * "  File 'app.py'\n" + "ValueError: no data\n"), reply_to=question)
+
+    grid = AppGrid(example.client, {11: {"partition-id": 0}}, {})
+    grid.fault = crash
+    with pytest.warns(UserWarning, match=r"node 11 is an error: \.\.\.[^\n]{180,200}ValueError: no data$") as caught:
+        start(PowerOfChoice(1, 1, min_available_nodes=1, fraction_evaluate=0.0), grid, example, rounds=1)
+    assert len(str(caught[0].message)) < 320
+
+
 def test_one_trained_node_is_enough_for_no_warning(example: ModuleType) -> None:
     grid = AppGrid(example.client, {11: {"partition-id": 0}, 12: {"partition-id": 1}}, {})
     grid.fault = lambda question, answer: fail(question, answer) if question.metadata.dst_node_id == 11 else answer

@@ -33,6 +33,7 @@ from fedpohcs.types import CandidateMetrics, WeightedAdvantage
 QUERY = f"{MessageType.QUERY}.selection"
 SECONDS_PER_POLL = 1.0  # as in Flower's `FedAvg`
 MOST_REASONS = 3  # in a warning; the log has all
+LONGEST_REASON = 200  # characters
 
 log = logging.getLogger("fedpohcs")
 
@@ -109,7 +110,7 @@ class _Selecting(FedAvg):
         for reply in replies:
             node = reply.metadata.src_node_id
             if reply.has_error():
-                failures[node] = f"is an error: {reply.error.reason}"
+                failures[node] = f"is an error: {_reason(reply)}"
             elif not _is_finite(reply.content):
                 failures[node] = "is not finite"
                 log.warning("round %d: the update of node %d is not finite", server_round, node)
@@ -230,8 +231,14 @@ def _warn_untrained(
 
 def _content(reply: Message) -> RecordDict:
     if reply.has_error():
-        raise BadReplyError("error", f"is an error: {reply.error.reason}")
+        raise BadReplyError("error", f"is an error: {_reason(reply)}")
     return reply.content
+
+
+def _reason(reply: Message) -> str:
+    """In one line, although Flower may send a whole traceback; its end says most."""
+    words = " ".join((reply.error.reason or "no reason given").split())
+    return words if len(words) <= LONGEST_REASON else f"...{words[-LONGEST_REASON:]}"
 
 
 def _number(content: RecordDict, name: str) -> float:
