@@ -1,5 +1,6 @@
 """A small federation, and a grid without a network."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,3 +19,9 @@ def config() -> ExperimentConfig:
 @pytest.fixture
 def states(tmp_path: Path) -> Path:
     return tmp_path / "states"
+
+
+@pytest.fixture
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For grids without a network: between two polls nothing can happen."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)

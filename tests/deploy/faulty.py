@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.trees import take_clients
@@ -20,6 +19,8 @@ from fedpohcs.deploy.client import RemoteClient
 from fedpohcs.deploy.codec import params_from_record, to_record
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, TRAIN, Request, answer_values, request_from, rules_of
 from fedpohcs.execution import make_executor
+
+from .loop import identify_process
 
 FAULTS = (
     "the question is lost",
@@ -93,7 +94,7 @@ class FaultyGrid:
         self.late: dict[int, list[Message]] = {}  # by client
         self.struck = 0
         self.attempts: list[int] = []
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # a ServerApp's process has them
+        identify_process()
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)

@@ -6,6 +6,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.object_ref import validate
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpohcs.core.config import ExperimentConfig
@@ -17,6 +18,16 @@ Fault = Callable[[Message, Message], Message | None]
 """Takes a question and its answer; gives what arrives, or None if nothing does."""
 
 
+def identify_process() -> None:
+    """Set the ids that Flower sets in the process of a ServerApp; without them no message can be made."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+def finds_app(reference: str, folder: Path) -> tuple[bool, str | None]:
+    """Whether Flower finds an app by its reference, and what is wrong if not."""
+    return validate(reference, project_dir=folder)
+
+
 class AppGrid:
     """Hands messages to a client app, a context for each node."""
 
@@ -26,7 +37,7 @@ class AppGrid:
         self.run_config = run_config
         self.fault: Fault = lambda question, answer: answer
         self.counts: dict[str, int] = {}
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # a ServerApp's process has them
+        identify_process()
 
     def get_node_ids(self) -> list[int]:
         return list(self.node_configs)

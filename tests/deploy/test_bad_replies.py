@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.presets import preset
@@ -26,6 +25,7 @@ from fedpohcs.runs.storage import RunFolder, load_run
 from fedpohcs.server.round import run_round
 
 from .kinds import KINDS, Reply, sound_replies
+from .loop import identify_process
 
 K = 6
 FEDERATION = FederationConfig(num_clients=K, num_candidates=K, num_selected=K, evaluation_every=10**6)
@@ -39,7 +39,7 @@ class ScriptedGrid:
         self.rules = rules_of(config)
         self.clients = {(n * 7919 + 13) % 1009: n for n in range(K)}
         self.replies: list[Reply] = []
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # a ServerApp's process has them
+        identify_process()
 
     def get_node_ids(self) -> list[int]:
         return list(self.clients)

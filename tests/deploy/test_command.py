@@ -4,8 +4,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -87,6 +90,38 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert main(["flower", *arguments]) == 2
     assert complaint in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+class RecordedFleet:
+    """In place of a fleet: keeps the settings of the run, which ends at once."""
+
+    submitted: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, num_clients: int, logs: Path, **options: Any) -> None:
+        self.scratch = logs.parent
+
+    def __enter__(self) -> "RecordedFleet":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def submit(self, settings: dict[str, Any]) -> SimpleNamespace:
+        self.submitted.append(settings)
+        Path(settings["outcome"]).write_text('{"error": null}')
+        return SimpleNamespace(poll=lambda: 0)
+
+
+def test_resume_submits_the_stored_run_with_the_clients_states(
+    make_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr")
+    run = make_run(stop_after=1, rounds=3, seed=5)
+    monkeypatch.setattr("fedpohcs.deploy.local.LocalFleet", RecordedFleet)
+    assert main(["flower", "run", "--resume", str(run), "--rounds", "7", "--phase-timeout", "9"]) == 0
+    (settings,) = RecordedFleet.submitted
+    assert (settings["resume"], settings["out"], settings["phase-timeout"]) == (True, str(run), 9.0)
+    assert settings["state-dir"] == str(run / "clients")
+    assert config_from_text(settings["config"]) == replace(preset("tabular"), rounds=7, seed=5)
 
 
 SECRETS = ("server.key", "client-1", "client-2", "identity-1", "identity-2")

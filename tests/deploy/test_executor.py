@@ -24,6 +24,8 @@ from .loop import LoopGrid
 
 SHORT = Limits(startup_timeout=0.01)
 
+pytestmark = pytest.mark.usefixtures("no_sleep")
+
 
 def training_on(grid: LoopGrid, config: ExperimentConfig, limits: Limits = SHORT) -> Training:
     return start_training(config, partial(FlowerExecutor, grid=grid, limits=limits))
@@ -344,8 +346,15 @@ def tables(folder: Path) -> list[str]:
     return [(folder / f"{name}.csv").read_text() for name in ("rounds", "clients")]
 
 
-@pytest.mark.parametrize("cadence", [1, 2])
-@pytest.mark.parametrize("selector", ["fedpohcs", "fedpohcs-one-phase"])
+@pytest.mark.parametrize(
+    ("selector", "cadence"),
+    [
+        ("fedpohcs", 2),
+        ("fedpohcs-one-phase", 1),
+        pytest.param("fedpohcs", 1, marks=pytest.mark.slow),
+        pytest.param("fedpohcs-one-phase", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_resumed_run_writes_the_same_bytes(
     selector: str, cadence: int, config: ExperimentConfig, states: Path, tmp_path: Path
 ) -> None:

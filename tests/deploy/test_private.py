@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,6 +30,8 @@ from .test_executor import SHORT, Interrupted, StopAfter, assert_same, in_proces
 
 FEDERATION = FederationConfig(num_clients=6, num_candidates=5, num_selected=3, evaluation_episodes=8)
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
+
+pytestmark = pytest.mark.usefixtures("no_sleep")
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_secrets_stay_on_the_node_for_its_owner_alone(config: ExperimentConfig, 
     list(training_on(grid, config, keys).remaining_rounds())
     from fedpohcs.runs.checkpoints import from_bytes
 
-    files = list(states.glob(f"*/client-*/{FILE}"))
+    files = list(states.glob(f"*/client-*/*/{FILE}"))
     assert len(files) == 6
     for path in files:
         assert path.stat().st_mode & 0o777 == 0o600
@@ -230,7 +233,7 @@ def test_a_client_that_lost_its_keys_is_left_out_and_later_taken_into_a_new_sess
     grid = LoopGrid(config, states, keys=keys)
     rounds = training_on(grid, config, keys).remaining_rounds()
     next(rounds)
-    for path in states.glob(f"*/client-2/{FILE}"):
+    for path in states.glob(f"*/client-2/*/{FILE}"):
         path.unlink()
     there = [1 in record.candidates for record in rounds]
     assert there == [False, False, False, False, False, False, True]
@@ -261,20 +264,23 @@ def test_with_too_few_clients_the_choice_is_random_and_the_log_says_so(
     assert "query.private" not in grid.counts
 
 
+@pytest.mark.parametrize("others", ["session keys", "identities"])
 def test_a_resumed_private_run_writes_the_same_bytes_with_other_keys(
-    config: ExperimentConfig, keys: Keys, states: Path, tmp_path: Path
+    others: str, config: ExperimentConfig, keys: Keys, states: Path, tmp_path: Path
 ) -> None:
+    """A fleet that is started again has new identities, too."""
     config = replace(config, rounds=3)
     run_experiment(replace(config, executor="one-by-one"), tmp_path / "whole")
-    make = partial(
-        make_flower_executor,
-        grid=LoopGrid(config, states, keys=keys),
-        limits=SHORT,
-        members=load_members(keys.members),
-    )
+    later = make_keys(tmp_path / "later", 6, ["localhost"]) if others == "identities" else keys
+
+    def clients_with(keys: Keys) -> Any:
+        grid, members = LoopGrid(config, states, keys=keys), load_members(keys.members)
+        return partial(make_flower_executor, grid=grid, limits=SHORT, members=members)
+
+    interruption = {"observers": [StopAfter(2)], "checkpoint_every": 2}
     with pytest.raises(Interrupted):
-        run_experiment(config, tmp_path / "broken", make_clients=make, observers=[StopAfter(2)], checkpoint_every=2)
-    resume_experiment(tmp_path / "broken", make_clients=make)
+        run_experiment(config, tmp_path / "broken", make_clients=clients_with(keys), **interruption)
+    resume_experiment(tmp_path / "broken", make_clients=clients_with(later))
     assert tables(tmp_path / "broken") == tables(tmp_path / "whole")
 
 

@@ -1,14 +1,16 @@
 """End to end on loopback: real SuperLinks and nodes with TLS and node authentication, private selection, and kills."""
 
+import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,16 +20,28 @@ from fedpohcs.cli.grid import read_progress
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, ProtectionConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.deploy.app_folder import run_settings
-from fedpohcs.deploy.guardian import marked_processes
+from fedpohcs.deploy.guardian import MARK, marked_processes
 from fedpohcs.deploy.keys import make_keys
-from fedpohcs.deploy.local import LocalFleet, find_program, free_port
+from fedpohcs.deploy.local import LocalFleet, Runtime, find_program, free_port
 from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.runs.storage import load_run
 
 SMALL = FederationConfig(num_clients=3, num_candidates=3, num_selected=2, evaluation_episodes=8)
-PLAIN = replace(preset("tabular"), rounds=2, federation=SMALL)
-MASKED = replace(PLAIN, privacy="masked", protection=ProtectionConfig(sketch_size=1024, min_cohort=3))
+COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
+MASKED = replace(preset("tabular"), rounds=2, federation=SMALL, privacy="masked", protection=COHORT)
+MASKED_OPTIONS = [
+    *("--clients", "3", "--federation.num-selected", "2", "--federation.evaluation-episodes", "8"),
+    *("--privacy", "masked", "--protection.sketch-size", "1024", "--protection.min-cohort", "3"),
+]
 PATIENCE = 300.0
+SHORTEST_TIMEOUT = 6.0  # seconds of a phase, while clients fail: each phase that lacks a reply takes as long
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_supernodes() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).with_name("quick")), prepend=os.pathsep)
+        yield
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -56,6 +70,12 @@ def settings_for(config: ExperimentConfig, out: Path, **changes: object) -> dict
     return run_settings(config, out, **{"state-dir": str(out.with_name("states")), "phase-timeout": 180.0, **changes})
 
 
+def evaluated(folder: Path, number: int) -> set[int]:
+    table = load_run(folder).clients
+    there = (table["round"] == number) & (table["role"] == "evaluated") & (table["metric"] == "mean_return")
+    return set(table["client"][there].tolist())
+
+
 def process_of(fleet: LocalFleet, client: int, word: bytes) -> int:
     """The process of a client's node whose command line has a word."""
     parent = fleet.processes[f"client-{client}"].pid
@@ -68,57 +88,6 @@ def process_of(fleet: LocalFleet, client: int, word: bytes) -> int:
         if f"PPid:\t{parent}\n" in status and word in words:
             return pid
     raise AssertionError(f"client {client} has no such process")
-
-
-def evaluated(folder: Path, number: int) -> set[int]:
-    table = load_run(folder).clients
-    there = (table["round"] == number) & (table["role"] == "evaluated") & (table["metric"] == "mean_return")
-    return set(table["client"][there].tolist())
-
-
-def test_a_private_fleet_survives_strangers_a_straggler_and_a_killed_node(tmp_path: Path) -> None:
-    """Two runs on three nodes. In the second, one is stopped beyond the end of a phase, and one is killed with -9."""
-    whole, faulty, logs = tmp_path / "whole", tmp_path / "faulty", tmp_path / "logs"
-    short = replace(MASKED, rounds=1)
-    with LocalFleet(3, logs, runtime="deployment", private=True) as fleet:
-        run = fleet.submit(settings_for(short, whole))
-        refused = start_strangers(fleet, tmp_path / "others")
-        expected = run_in_process(short, tmp_path / "in-process")
-        assert run.wait(PATIENCE) == 0
-        for stranger in refused:
-            assert stranger.wait(PATIENCE) != 0
-
-        run = fleet.submit(settings_for(replace(MASKED, rounds=3), faulty, **{"phase-timeout": 20.0}))
-        wait_for(lambda: read_progress(faulty).round >= 1, "round 1")
-        straggler = process_of(fleet, 2, b"fedpohcs.deploy.resident")
-        os.kill(straggler, signal.SIGSTOP)
-        wait_for(lambda: read_progress(faulty).round >= 2, "round 2, without client 2")
-        os.kill(straggler, signal.SIGCONT)
-        os.kill(fleet.processes["client-3"].pid, signal.SIGKILL)
-        assert run.wait(PATIENCE) == 0
-        identity = fleet.id
-    assert not marked_processes(identity)
-    assert_equal_tables(whole, expected, range(2))
-    assert "Failed to activate SuperNode" in (logs / "unregistered.log").read_text()
-    assert "certificate verify failed" in (logs / "misled.log").read_text().lower()
-    assert_equal_tables(faulty, expected, range(2))
-    assert [evaluated(faulty, number) for number in range(4)] == [{0, 1, 2}, {0, 1, 2}, {0, 2}, {0, 1}]
-    result = load_run(faulty)
-    assert result.complete
-    assert (result.rounds["train_steps"][1:] > 0).all()
-
-
-def start_strangers(fleet: LocalFleet, folder: Path) -> list[subprocess.Popen[bytes]]:
-    """A SuperNode whose key is not registered, and one that trusts another authority."""
-    others = make_keys(folder, 1, ["localhost", "127.0.0.1"])
-    assert fleet.keys is not None
-    program = [find_program("flower-supernode"), "--superlink", f"127.0.0.1:{fleet.port}", "--host", "127.0.0.1"]
-    program += ["--node-config", "client-id=2", "--auth-supernode-private-key", str(others.node_key(1))]
-    authorities = {"unregistered": fleet.keys.authority, "misled": others.authority}
-    return [
-        fleet.spawn(name, *program, "--port", str(free_port()), "--root-certificates", str(authority))
-        for name, authority in authorities.items()
-    ]
 
 
 def superlink_of(fleet_logs: Path) -> int:
@@ -134,27 +103,129 @@ def superlink_of(fleet_logs: Path) -> int:
     raise AssertionError("no SuperLink runs")
 
 
-def test_a_run_goes_on_after_its_superlink_was_killed(tmp_path: Path) -> None:
-    """And it wrote nothing into the folder where it was started, nor into the home folder."""
-    out, home, here = tmp_path / "runs" / "one", tmp_path / "home", tmp_path / "here"
+def start_strangers(fleet: LocalFleet, folder: Path) -> dict[str, subprocess.Popen[bytes]]:
+    """A SuperNode whose key is not registered, and one that trusts another authority."""
+    others = make_keys(folder, 1, ["localhost", "127.0.0.1"])
+    assert fleet.keys is not None
+    program = [find_program("flower-supernode"), "--superlink", f"127.0.0.1:{fleet.port}", "--host", "127.0.0.1"]
+    program += ["--isolation", "process"]
+    program += ["--node-config", "client-id=2", "--auth-supernode-private-key", str(others.node_key(1))]
+    authorities = {"unregistered": fleet.keys.authority, "misled": others.authority}
+    return {
+        name: fleet.spawn(name, *program, "--port", str(free_port()), "--root-certificates", str(authority))
+        for name, authority in authorities.items()
+    }
+
+
+def mark_of(pid: int) -> str:
+    """The mark of the fleet that a process belongs to."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return next(one.removeprefix(f"{MARK}=") for one in variables if one.startswith(f"{MARK}="))
+
+
+class Story(NamedTuple):
+    """What became of a private run whose parts were killed or stopped one after the other."""
+
+    run: Path
+    killed_after: int  # last round on the first fleet
+    complaint: tuple[int, str]  # exit code and errors of the command whose SuperLink was killed
+    refused: dict[str, int]  # exit codes of SuperNodes that must not take part
+    fleets: list[str]  # marks of the processes
+    logs: Path  # of the second fleet
+    home: Path
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """One run on two fleets. A fleet takes long to start, so all tests of real faults share these two.
+
+    The first is Flower's simulation, if Ray is installed; its SuperLink is killed. The second has a process per node.
+    It resumes the run for one round, while strangers try to join. Then it resumes it with a short timeout. After a
+    round the client app of client 2 is stopped; after the next it goes on, and the node of client 3 is killed.
+    """
+    base = tmp_path_factory.mktemp("story")
+    out, logs, home, folder = base / "runs" / "one", base / "logs", base / "home", base / "here"
+    runtime: Runtime = "simulation" if importlib.util.find_spec("ray") else "deployment"
+    first, complaint = run_until_superlink_is_killed(out, home, folder, runtime)
+    last = read_progress(out).round
+    settings = {"resume": True, "state-dir": str(out / "clients")}  # the command keeps the clients' states there
+    with LocalFleet(3, logs, runtime="deployment", private=True) as fleet:
+        strangers = start_strangers(fleet, base / "others")
+        run = fleet.submit(settings_for(replace(MASKED, rounds=last + 1), out, **settings))
+        assert run.wait(PATIENCE) == 0
+
+        seconds = float(load_run(out).timings["train"][-1])
+        settings |= {"phase-timeout": max(SHORTEST_TIMEOUT, 1.5 * seconds)}  # a busy machine needs more time
+        run = fleet.submit(settings_for(replace(MASKED, rounds=last + 4), out, **settings))
+        wait_for(lambda: read_progress(out).round >= last + 2, "a round of all clients")
+        straggler = process_of(fleet, 2, b"fedpohcs.deploy.resident")
+        os.kill(straggler, signal.SIGSTOP)
+        wait_for(lambda: read_progress(out).round >= last + 3, "a round without client 2")
+        os.kill(straggler, signal.SIGCONT)
+        os.kill(fleet.processes["client-3"].pid, signal.SIGKILL)
+        assert run.wait(PATIENCE) == 0
+        refused = {name: process.wait(PATIENCE) for name, process in strangers.items()}
+    return Story(out, last, complaint, refused, [first, fleet.id], logs, home, folder)
+
+
+def run_until_superlink_is_killed(out: Path, home: Path, folder: Path, runtime: Runtime) -> tuple[str, tuple[int, str]]:
+    """Start a run by the command and kill its SuperLink after round 1: the fleet's mark, exit code and errors."""
     home.mkdir()
-    here.mkdir()
+    folder.mkdir()
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": cache}
-    program = [sys.executable, "-m", "fedpohcs", "flower", "run"]
-    sizes = ["--clients", "3", "--federation.num-selected", "2", "--federation.evaluation-episodes", "8"]
-    begin = [*program, "tabular", *sizes, "--rounds", "2", "--out", str(out)]
-    command = subprocess.Popen(begin, stderr=subprocess.PIPE, text=True, cwd=here, env=environment)
-    wait_for(lambda: read_progress(out).round >= 1 or command.poll() is not None, "round 1")
-    os.kill(superlink_of(tmp_path / "runs" / "one-logs"), signal.SIGKILL)
-    _, complaint = command.communicate(timeout=PATIENCE)
-    assert command.returncode == 2, complaint
+    program = [sys.executable, "-m", "fedpohcs", "flower", "run", "tabular", *MASKED_OPTIONS, "--rounds", "100"]
+    program += ["--runtime", runtime, "--out", str(out)]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment) as command:
+        try:
+            wait_for(lambda: read_progress(out).round >= 1 or command.poll() is not None, "round 1")
+            superlink = superlink_of(out.with_name("one-logs"))
+            fleet = mark_of(superlink)
+            os.kill(superlink, signal.SIGKILL)
+            _, complaint = command.communicate(timeout=PATIENCE)
+        finally:
+            command.terminate()  # then it ends its fleet
+    return fleet, (command.returncode, complaint)
+
+
+def test_a_run_goes_on_after_its_superlink_was_killed(story: Story, tmp_path: Path) -> None:
+    """Until clients fail it equals a run in process: on the first fleet, and two rounds on the second."""
+    code, complaint = story.complaint
+    assert code == 2, complaint
     assert "the superlink ended with code -9" in complaint
-    resume = [*program, "--resume", str(out)]
-    subprocess.run(resume, check=True, timeout=2 * PATIENCE, cwd=here, env=environment)
-    assert_equal_tables(out, run_in_process(PLAIN, tmp_path / "in-process"), range(3))
-    assert not list(here.iterdir())
-    assert not list(home.iterdir())
+    healthy = story.killed_after + 2
+    expected = run_in_process(replace(MASKED, rounds=healthy), tmp_path / "in-process")
+    assert_equal_tables(story.run, expected, range(healthy + 1))
+
+
+def test_a_private_fleet_survives_strangers_a_straggler_and_a_killed_node(story: Story) -> None:
+    last, everyone = story.killed_after, {0, 1, 2}
+    there = [evaluated(story.run, number) for number in range(last + 5)]
+    assert there == [everyone] * (last + 3) + [{0, 2}, {0, 1}]
+    run = load_run(story.run)
+    assert run.complete
+    assert (run.rounds["train_steps"][1:] > 0).all()
+    assert all(story.refused.values())
+    assert "Failed to activate SuperNode" in (story.logs / "unregistered.log").read_text()
+    assert "certificate verify failed" in (story.logs / "misled.log").read_text().lower()
+
+
+def test_fleets_leave_neither_processes_nor_files_outside_the_run_folder(story: Story) -> None:
+    assert not any(marked_processes(fleet) for fleet in story.fleets)
+    assert not list(story.folder.iterdir())
+    assert not list(story.home.iterdir())
+
+
+@pytest.mark.slow
+def test_the_command_resumes_a_run_after_its_superlink_was_killed(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "one"
+    run_until_superlink_is_killed(out, tmp_path / "home", tmp_path / "here", "deployment")
+    rounds = read_progress(out).round + 1
+    program = [sys.executable, "-m", "fedpohcs", "flower", "run", "--resume", str(out), "--rounds", str(rounds)]
+    subprocess.run(program, check=True, timeout=2 * PATIENCE)
+    expected = run_in_process(replace(MASKED, rounds=rounds), tmp_path / "in-process")
+    assert_equal_tables(out, expected, range(rounds + 1))
 
 
 def test_nothing_is_left_of_a_fleet_whose_parent_was_killed(tmp_path: Path) -> None:
@@ -176,10 +247,13 @@ with LocalFleet(1, Path(sys.argv[1]), runtime="deployment", insecure=True) as fl
     assert not marked_processes(identity)
 
 
-def test_flowers_simulation_gives_the_same_bytes(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["deployment", "simulation"])
+def test_a_private_run_without_faults_ends_and_equals_one_in_process(runtime: Runtime, tmp_path: Path) -> None:
+    if runtime == "simulation":
+        pytest.importorskip("ray")
     out = tmp_path / "run"
-    with LocalFleet(3, tmp_path / "logs", runtime="simulation", private=True) as fleet:
+    with LocalFleet(3, tmp_path / "logs", runtime=runtime, private=True) as fleet:
         assert fleet.submit(settings_for(MASKED, out)).wait(PATIENCE) == 0
         identity = fleet.id
     assert not marked_processes(identity)

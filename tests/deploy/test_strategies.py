@@ -11,17 +11,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.object_ref import validate
 
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
+from fedpohcs.deploy import strategies
 from fedpohcs.deploy.strategies import FedPOHCS, GradientNorm, PowerOfChoice, table_record
 from fedpohcs.server.selection import Question
 
-from .loop import AppGrid
+from .loop import AppGrid, finds_app
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "power-of-choice" / "softmax.py"
 NODES = {1000 - 7 * n: {"partition-id": n} for n in range(8)}
@@ -43,7 +43,7 @@ def test_the_example_is_sixty_lines() -> None:
 @pytest.mark.parametrize("reference", ["softmax:server", "softmax:client"])
 def test_flower_finds_the_apps_of_the_example(reference: str) -> None:
     """It reads the source and does not run it."""
-    assert validate(reference, project_dir=EXAMPLE.parent) == (True, None)
+    assert finds_app(reference, EXAMPLE.parent) == (True, None)
 
 
 def test_the_example_app_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,8 +132,120 @@ def test_a_table_that_cannot_be_right_is_not_selected(table: ArrayRecord) -> Non
     assert chosen_by(FedPOHCS(3, 3), sound | {3: RecordDict({"table": table})}) == [1, 2]
 
 
-def test_without_answers_nobody_trains() -> None:
-    assert chosen_by(PowerOfChoice(2, 1), {1: RecordDict({}), 2: RecordDict({})}) == []
+class JoiningGrid(AppGrid):
+    """One more node is connected each time the connected nodes are listed."""
+
+    connected = -1
+
+    def get_node_ids(self) -> list[int]:
+        self.connected += 1
+        assert self.connected < 100, "the strategy waits for nodes that never come"
+        return super().get_node_ids()[: self.connected]
+
+
+@pytest.fixture
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "SECONDS_PER_POLL", 0.001)
+
+
+def start(strategy: Any, grid: AppGrid, example: ModuleType, rounds: int) -> Any:
+    return strategy.start(grid, ArrayRecord([np.zeros((example.FEATURES, example.CLASSES))]), num_rounds=rounds)
+
+
+@pytest.mark.usefixtures("quick_polls")
+@pytest.mark.parametrize("option", ["min_available_nodes", "min_train_nodes"])
+def test_training_waits_for_the_nodes_it_needs(
+    option: str, example: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = JoiningGrid(example.client, dict(NODES), {})
+    strategy = PowerOfChoice(num_candidates=8, num_selected=2, fraction_evaluate=0.0, **{option: 5})
+    result = start(strategy, grid, example, rounds=3)
+    assert grid.counts == {"query.selection": 5 + 6 + 7, "train": 3 * 2}
+    assert np.abs(result.arrays.to_numpy_ndarrays()[0]).max() > 0
+    assert "round 1 waits for nodes: 4 of 5 are connected" in caplog.messages
+
+
+def test_evaluation_waits_for_the_nodes_it_needs(example: ModuleType) -> None:
+    grid = JoiningGrid(example.client, dict(NODES), {})
+    grid.connected = 0
+    strategy = PowerOfChoice(num_candidates=8, num_selected=2, fraction_train=0.0, min_available_nodes=3)
+    start(strategy, grid, example, rounds=1)
+    assert grid.counts == {
+        "evaluate": 2
+    }  # Flower computes the number from the nodes it sees first, and takes at least 2
+    assert grid.connected == 3
+
+
+@pytest.mark.usefixtures("quick_polls")
+def test_one_selected_node_needs_no_second_one(example: ModuleType) -> None:
+    grid = JoiningGrid(example.client, {1: {"partition-id": 0}}, {})
+    strategy = PowerOfChoice(1, 1, min_available_nodes=1, fraction_evaluate=0.0)
+    start(strategy, grid, example, rounds=1)
+    assert grid.counts == {"query.selection": 1, "train": 1}
+
+
+def fail(question: Message, answer: Message) -> Message:
+    return Message(Error(2, "no data"), reply_to=question)
+
+
+def lie(question: Message, answer: Message) -> Message:
+    arrays = ArrayRecord([np.full((20, 4), np.nan)])
+    metrics = MetricRecord({"num-examples": 1, "loss": float("nan")})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=question)
+
+
+UNTRAINED = {
+    "silent candidates": ("query.selection", lambda *_: None, "2 of 2 candidates did not answer within 9 s"),
+    "failing candidates": ("query.selection", fail, "answer of node 11 is an error: no data; the answer of node 12 is"),
+    "candidates without a loss": ("query.selection", lie, "node 11 must hold one finite number called 'loss'; "),
+    "silent trainers": ("train", lambda *_: None, "2 of 2 selected nodes did not answer"),
+    "failing trainers": ("train", fail, "the answer of node 11 is an error: no data; the answer of node 12 is an"),
+    "diverging trainers": ("train", lie, "the answer of node 11 is not finite; the answer of node 12 is not finite"),
+}
+
+
+@pytest.mark.parametrize("case", UNTRAINED)
+def test_a_round_that_trains_nobody_is_reported_once_with_the_reason(
+    case: str, example: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    phase, fault, reason = UNTRAINED[case]
+    grid = AppGrid(example.client, {11: {"partition-id": 0}, 12: {"partition-id": 1}}, {})
+    grid.fault = lambda question, answer: fault(question, answer) if question.metadata.message_type == phase else answer
+    with pytest.warns(UserWarning) as caught:
+        result = start(PowerOfChoice(2, 2, query_timeout=9, fraction_evaluate=0.0), grid, example, rounds=1)
+    (text,) = [str(one.message) for one in caught]
+    assert text.startswith("round 1 trains nobody, and the weights stay as they are: ")
+    assert reason in text
+    assert text in caplog.messages
+    assert not result.arrays
+
+
+def test_a_warning_names_three_reasons_and_counts_the_others(example: ModuleType) -> None:
+    grid = AppGrid(example.client, dict(NODES), {})
+    grid.fault = fail
+    with pytest.warns(UserWarning, match=r"(the answer of node \d+ is an error: no data; ){3}and 5 more$"):
+        start(PowerOfChoice(8, 2, fraction_evaluate=0.0), grid, example, rounds=1)
+
+
+@pytest.mark.parametrize("phase", ["query.selection", "train"])
+def test_a_traceback_is_cut_to_one_line(phase: str, example: ModuleType) -> None:
+    def crash(question: Message, answer: Message) -> Message:
+        if question.metadata.message_type != phase:
+            return answer
+        return Message(Error(2, "Traceback:\n" + 99 * "  File 'app.py'\n" + "ValueError: no data\n"), reply_to=question)
+
+    grid = AppGrid(example.client, {11: {"partition-id": 0}}, {})
+    grid.fault = crash
+    with pytest.warns(UserWarning, match=r"node 11 is an error: \.\.\.[^\n]{180,200}ValueError: no data$") as caught:
+        start(PowerOfChoice(1, 1, min_available_nodes=1, fraction_evaluate=0.0), grid, example, rounds=1)
+    assert len(str(caught[0].message)) < 320
+
+
+def test_one_trained_node_is_enough_for_no_warning(example: ModuleType) -> None:
+    grid = AppGrid(example.client, {11: {"partition-id": 0}, 12: {"partition-id": 1}}, {})
+    grid.fault = lambda question, answer: fail(question, answer) if question.metadata.dst_node_id == 11 else answer
+    result = start(PowerOfChoice(2, 2, fraction_evaluate=0.0), grid, example, rounds=1)
+    assert result.arrays
 
 
 def test_an_update_that_is_not_finite_is_left_out_of_the_mean() -> None:

@@ -1,4 +1,4 @@
-"""The folder that `flwr run` takes: nothing but settings, because both apps are in the installed package."""
+"""Writes the app folder for `flwr run`. It holds settings only, because both apps are in the installed package."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ APP_ID = f"{PUBLISHER}/{APP_NAME}"
 
 
 def run_settings(config: ExperimentConfig, out: Path, **changes: Any) -> dict[str, Any]:
-    """The run config: what the apps are told, every key with its value."""
+    """The run config of the two apps: every key, with its default unless it is in `changes`."""
     settings = {
         "config": config_text(config),
         "out": str(out.absolute()),
@@ -32,7 +32,7 @@ def run_settings(config: ExperimentConfig, out: Path, **changes: Any) -> dict[st
 
 
 def write_app(folder: Path, settings: dict[str, Any]) -> Path:
-    """Write the app and return its folder."""
+    """Write the app folder into `folder` and return its path."""
     app = folder / APP_NAME
     app.mkdir(parents=True, exist_ok=True)
     lines = "\n".join(f"{key} = {_toml(value)}" for key, value in settings.items())
@@ -64,5 +64,5 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return "'''" + value + "'''"  # JSON holds no such quotes
+        return "'''" + value + "'''"  # a literal string: JSON has no triple single quotes
     return repr(value)

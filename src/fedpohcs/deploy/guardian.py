@@ -1,7 +1,8 @@
-"""The processes of a local fleet: how all of them are found and ended, also when the one that started them was killed.
+"""Finds and ends all processes of a local fleet, also after the process that started them was killed.
 
-`python -m fedpohcs.deploy.guardian FLEET FOLDER` waits for the end of its standard input, which the system closes
-however the process at the other end goes; then it ends what is left of the fleet and removes the folder.
+`python -m fedpohcs.deploy.guardian FLEET FOLDER` reads its standard input until the end. The kernel closes that pipe
+when the parent process ends, for whatever reason. Then the guardian ends the processes that are left of the fleet and
+removes the folder.
 """
 
 import os
@@ -14,41 +15,42 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-MARK = "FEDPOHCS_FLEET"  # in the environment of all processes of a fleet, so that none is overlooked at the end
+MARK = "FEDPOHCS_FLEET"  # environment variable that all processes of a fleet inherit, by which they are found
 SECONDS_TO_STOP = 15.0
+SECONDS_PER_POLL = 0.1
 
 
 def start_guardian(fleet: str, folder: Path) -> subprocess.Popen[bytes]:
-    """A process that outlives this one just long enough to clear up after it."""
+    """Start the process that cleans up after this one has ended."""
     program = [sys.executable, "-m", __name__, fleet, str(folder)]
     return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def end_processes(living: Callable[[], list[int]]) -> None:
-    """Ask processes to end, then make them, and wait until all are gone."""
+    """Send SIGTERM, after a while SIGKILL, and wait until no process is left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in living():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         deadline = time.monotonic() + SECONDS_TO_STOP
         while living() and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(SECONDS_PER_POLL)
 
 
 def marked_processes(fleet: str) -> list[int]:
-    """Processes that inherited a fleet's mark, where the system tells: on Linux."""
+    """Ids of the processes that inherited a fleet's mark; on Linux only, where /proc tells."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"{MARK}={fleet}".encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
-        except OSError:  # gone, or not ours
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return found
 
 
 def main() -> None:
-    """Wait for the end of the fleet's parent."""
+    """Wait until the parent process ends, then clean up."""
     fleet, folder = sys.argv[1:]
     sys.stdin.buffer.read()
     end_processes(lambda: marked_processes(fleet))

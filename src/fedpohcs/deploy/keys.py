@@ -1,7 +1,7 @@
-"""Certificates and key pairs for a test fleet: one authority, one server, one key pair a node.
+"""Makes certificates and key pairs for a test fleet: one authority, one server certificate, one key pair per node.
 
-For private selection every client also has an identity, an Ed25519 key, and all know the public keys of all: the list
-of members. Both are in OpenSSH's formats.
+For private selection every client also has an identity, which is an Ed25519 key, and the list of members, which holds
+the public keys of all clients. Both are in OpenSSH's formats.
 """
 
 import ipaddress
@@ -17,51 +17,51 @@ AUTHORITY, CERTIFICATE, SERVER_KEY, MEMBERS = "ca.pem", "server.pem", "server.ke
 
 
 class Keys(NamedTuple):
-    """Where the files of a fleet are."""
+    """Paths of the key files of a fleet."""
 
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """What nodes trust: goes to every node."""
+        """Certificate of the authority; goes to every node."""
         return self.folder / AUTHORITY
 
     @property
     def certificate(self) -> Path:
-        """What the server shows."""
+        """Certificate of the server."""
         return self.folder / CERTIFICATE
 
     @property
     def server_key(self) -> Path:
-        """Stays with the server."""
+        """Private key of the server; stays there."""
         return self.folder / SERVER_KEY
 
     def node_key(self, client: int) -> Path:
-        """Of a client, counted from 1: goes to its node and nowhere else."""
+        """Private key of the node of a client, counted from 1; goes to that node only."""
         return self.folder / f"client-{client}"
 
     def node_public_key(self, client: int) -> Path:
-        """Of a client, counted from 1: registered with the server."""
+        """Public key of the node of a client, counted from 1; is registered with the server."""
         return self.folder / f"client-{client}.pub"
 
     def identity(self, client: int) -> Path:
-        """Of a client, counted from 1, in private selection: goes to its node and nowhere else."""
+        """Private key of a client, counted from 1, for private selection; goes to its node only."""
         return self.folder / f"identity-{client}"
 
     @property
     def members(self) -> Path:
-        """Who may take part in private selection: goes to every node, not by way of the server."""
+        """List of the clients' public keys for private selection; goes to every node, but not through the server."""
         return self.folder / MEMBERS
 
 
 def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 365) -> Keys:
-    """Write the files of a fleet into a new folder that only its owner can read.
+    """Write the key files of a fleet into a new folder that only its owner can read.
 
     Args:
         folder: must not exist yet, or be empty.
-        num_clients: as many key pairs.
-        hosts: names and addresses under which nodes reach the server.
-        days: for which the certificates are valid.
+        num_clients: number of key pairs.
+        hosts: names and addresses at which nodes reach the server.
+        days: validity of the certificates.
     """
     require(num_clients > 0, "clients", num_clients, "must be at least 1")
     require(days > 0, "days", days, "must be at least 1")
@@ -78,7 +78,7 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 
 
 
 def load_members(path: Path) -> dict[int, bytes]:
-    """The Ed25519 public keys of all members by client, counted from 0."""
+    """Read the Ed25519 public keys of all members, by client, counted from 0."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
@@ -99,7 +99,7 @@ def load_members(path: Path) -> dict[int, bytes]:
 
 
 def load_identity(path: Path, client: int, members: Mapping[int, bytes]) -> Any:
-    """The private key of a client, counted from 0; it must be the one that the other members know."""
+    """Read the private key of a client, counted from 0; its public key must be the one in the list of members."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -131,7 +131,7 @@ def _write_certificates(keys: Keys, hosts: Sequence[str], days: int) -> None:
     def named(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
-    # The authority's own key is not kept: nothing can be signed with it later, by nobody.
+    # The authority's private key is not stored, so that nobody can sign another certificate with it.
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     begin, issuer = datetime.now(UTC) - timedelta(minutes=5), named("fedpohcs test fleet")
 
@@ -190,7 +190,7 @@ def _write_node_key(keys: Keys, client: int) -> None:
 
 
 def _new_member(keys: Keys, client: int) -> str:
-    """Write a new identity, and return its line in the list of members."""
+    """Write a new identity and return its line for the list of members."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -1,4 +1,4 @@
-"""A whole Flower fleet on this machine: SuperLink and SuperNodes as child processes, all of them ended with it."""
+"""A Flower fleet on this machine: a SuperLink and SuperNodes as child processes, which end with this process."""
 
 import os
 import shutil
@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy.app_folder import write_app
+from fedpohcs.deploy.flower_internals import check_internals
 from fedpohcs.deploy.guardian import MARK, end_processes, marked_processes, start_guardian
 from fedpohcs.deploy.keys import Keys, make_keys
 
 LOOPBACK = "127.0.0.1"
 SECONDS_TO_START = 180.0
-SECONDS_A_LOOK = 0.5
+SECONDS_PER_POLL = 0.1
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -29,13 +30,13 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
 }
 
-PROGRAMS = Path(sys.executable).parent  # where Flower's programs are if it was installed beside this Python
+PROGRAMS = Path(sys.executable).parent  # of the environment of this Python: Flower's programs are there as well
 
 Runtime = Literal["deployment", "simulation"]
 
 
 class LocalFleet:
-    """A context manager: inside it the fleet runs. What its processes print is in `logs`."""
+    """Context manager that starts a fleet and stops it. The output of its processes goes to files in `logs`."""
 
     def __init__(
         self,
@@ -53,10 +54,10 @@ class LocalFleet:
         self.runtime = runtime
         self.port = checked_port(port)
         self.insecure = insecure
-        self.private = private  # nodes are given identities, and take part in private runs only
+        self.private = private  # nodes get identities, and then take part in private runs only
         self.id = uuid.uuid4().hex
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        # An empty working directory: Ray would import a package of that name from it.
+        # An empty working directory, because Ray would import packages from a folder that has some.
         self.scratch = Path(tempfile.mkdtemp(prefix="fedpohcs-fleet-"))
         self.guardian = start_guardian(self.id, self.scratch)
         self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
@@ -76,6 +77,8 @@ class LocalFleet:
         self.stop()
 
     def _start(self) -> None:
+        if self.runtime == "deployment":
+            check_internals()  # its nodes would end at once, and the run wait for them
         self.logs.mkdir(parents=True, exist_ok=True)
         (self.scratch / "flwr").mkdir()
         self.keys: Keys | None = None
@@ -112,7 +115,7 @@ class LocalFleet:
             self.check_alive("superlink")
             if time.monotonic() > deadline:
                 raise UserError(f"the SuperLink did not start within {SECONDS_TO_START:g} s. See {self.logs}.")
-            time.sleep(SECONDS_A_LOOK)
+            time.sleep(SECONDS_PER_POLL)
 
     def _register_nodes(self, keys: Keys) -> None:
         names = [f"register-{client}" for client in range(1, self.num_clients + 1)]
@@ -124,7 +127,7 @@ class LocalFleet:
                 raise UserError(f"a SuperNode could not be registered. See {self.logs / name}.log.")
 
     def start_node(self, client: int, key: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start the node of a client, counted from 1."""
+        """Start the node of client number `client`, counted from 1."""
         arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--client-id", str(client)]
         if self.keys:
             key = key or self.keys.node_key(client)
@@ -138,7 +141,7 @@ class LocalFleet:
         return self.spawn(f"client-{client}", sys.executable, "-m", "fedpohcs", "flower", "node", *arguments)
 
     def submit(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        """Start a run; the process ends when the run does."""
+        """Submit a run to the SuperLink; the returned process ends with the run."""
         if self.keys and self.private:
             settings = settings | {"members": str(self.keys.members)}
             settings |= {"simulated-keys": str(self.keys.folder)} if self.runtime == "simulation" else {}
@@ -150,7 +153,7 @@ class LocalFleet:
         return self.spawn("run", find_program("flwr"), *arguments)
 
     def spawn(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a program; it is known by `name`."""
+        """Start a program, registered under `name`; its output goes to `logs/name.log`."""
         with (self.logs / f"{name}.log").open("ab") as file:
             self.processes[name] = subprocess.Popen(
                 [program, *arguments],
@@ -159,29 +162,29 @@ class LocalFleet:
                 stderr=subprocess.STDOUT,
                 env=self.environment,
                 cwd=self.scratch,
-                start_new_session=True,  # an interrupt at the terminal is for the parent, which ends them in order
+                start_new_session=True,  # Ctrl-C reaches only the parent, which ends the others in order
             )
         return self.processes[name]
 
     def check_alive(self, name: str) -> None:
-        """Stop with a line that says where to look if a process has ended."""
+        """Raise `UserError` with the path of the log if the process `name` has ended."""
         if (code := self.processes[name].poll()) is not None:
             raise UserError(f"the {name} ended with code {code}. See {self.logs / name}.log.")
 
     def stop(self) -> None:
-        """End every process of the fleet, by its id, and wait until all are gone."""
+        """End every process of the fleet, and wait until none is left."""
         end_processes(self.living)
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.guardian.communicate()
 
     def living(self) -> list[int]:
-        """The ids of all processes of the fleet, with those that its processes started."""
+        """Process ids of the fleet, including those started by its processes."""
         own = [process.pid for process in self.processes.values() if process.poll() is None]
         return sorted({*own, *marked_processes(self.id)})
 
 
 def find_program(name: str) -> str:
-    """One of Flower's programs, beside this Python or on the path."""
+    """Path of one of Flower's programs, in the environment of this Python or on PATH."""
     found = shutil.which(name, path=str(PROGRAMS)) or shutil.which(name)
     if found is None:
         raise UserError(f"{name} is not installed. Install it with: pip install 'fedpohcs[flower]'")
@@ -189,17 +192,17 @@ def find_program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A TCP port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return probe.getsockname()[1]
 
 
 def checked_port(port: int) -> int:
-    """The same, unless somebody else uses it. 0: to be chosen later."""
+    """Return `port`, or raise `UserError` if it is in use. 0 stands for a free port, chosen later."""
     require(0 <= port < 2**16, "port", port, "must be at least 0 and below 65536")
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was closed just now is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed just now counts as free
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:

@@ -1,6 +1,8 @@
-"""Who a node is: its client, its keys, and where it keeps what must survive. Read from the node config alone."""
+"""Reads from the node config which client a node runs, its key files, and the folder of its state."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +11,12 @@ from flwr.app import Context
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 
-if TYPE_CHECKING:  # only where selection is private
+if TYPE_CHECKING:  # imported at run time only if selection is private
     from fedpohcs.deploy.member import Member
 
 
 def logical_client(context: Context) -> int:
-    """The client of this node, from 0. `client-id` counts from 1; simulations number partitions from 0."""
+    """Index of the client of this node, from 0. `client-id` counts from 1, and `partition-id` of simulations from 0."""
     given = context.node_config
     if "client-id" in given:
         number = given["client-id"]
@@ -26,7 +28,7 @@ def logical_client(context: Context) -> int:
 
 
 def state_folder(context: Context) -> Path:
-    """Where clients of this machine keep their states."""
+    """Folder for the states of all clients of this machine."""
     given = context.node_config.get("state-dir") or context.run_config.get("state-dir")
     if given:
         return Path(str(given))
@@ -35,16 +37,22 @@ def state_folder(context: Context) -> Path:
 
 
 def run_folder(states: Path, run: str, client: int) -> Path:
-    """Where a client keeps what belongs to one run."""
+    """Folder for the state of one client in one run."""
     require(run.isalnum(), "run", run, "must be letters and digits")
     return states / run / f"client-{client + 1}"
 
 
-def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member | None":
-    """This node's part in private selection; None where selection is not private.
+def session_folder(folder: Path, members: Mapping[int, bytes]) -> Path:
+    """Folder for the session keys. A session cannot go on with other members' keys, so every list has its own."""
+    listed = b"".join(client.to_bytes(4, "little") + members[client] for client in sorted(members))
+    return folder / f"session-{hashlib.sha256(listed).hexdigest()[:16]}"
 
-    A node that was given an identity takes part in private runs only: else whoever starts a run could ask it for its
-    tables in the clear.
+
+def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member | None":
+    """The object that answers messages of private selection; None if the run is not private.
+
+    A node with an identity takes part in private runs only. Otherwise anybody who starts a run could request its tables
+    in plain text.
     """
     client, paths = logical_client(context), _key_files(context)
     if config.privacy == "none":
@@ -62,11 +70,11 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     identity, members = paths
     known = load_members(members)
     party = PrivateClient(client, run_parameters(config), load_identity(identity, client, known), known)
-    return Member(party, run_folder(state_folder(context), run, client))
+    return Member(party, session_folder(run_folder(state_folder(context), run, client), known))
 
 
 def _key_files(context: Context) -> tuple[Path, Path] | None:
-    """Identity and list of members. Never from the run, but for the nodes of a simulation, which are not apart."""
+    """Paths of the identity and the list of members. Only nodes of a simulation take them from the run config."""
     given = context.node_config
     if "identity" in given:
         require("members" in given, "members", "none", "must be in the node config beside identity")

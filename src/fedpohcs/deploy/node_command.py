@@ -1,4 +1,4 @@
-"""`fedpohcs flower node`: a device of a federation. A SuperNode, and a client app that stays beside it."""
+"""`fedpohcs flower node`: runs one client on a device, as a SuperNode process and a client-app process."""
 
 import ctypes
 import os
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.deploy.flower_internals import check_internals
 from fedpohcs.deploy.local import LOOPBACK, QUIET, find_program, free_port
 
-SECONDS_A_LOOK = 0.2
+SECONDS_PER_POLL = 0.2
 SECONDS_TO_STOP = 10.0
+EXIT_UNSUPPORTED = 3  # exit code of the client app: this version of Flower lacks a name that it uses
 PR_SET_PDEATHSIG = 1
 
 
@@ -22,23 +24,23 @@ class NodeOptions:
     """`fedpohcs flower node`."""
 
     superlink: str
-    """HOST:PORT of the server."""
+    """HOST:PORT of the SuperLink."""
     client_id: int
-    """Who this device is, from 1."""
+    """Number of the client that this device runs, from 1."""
     root_certificates: Path | None = None
-    """ca.pem: the authority that the server must show a certificate of."""
+    """ca.pem: certificate of the authority that signed the server's certificate."""
     key: Path | None = None
-    """client-N: the private key by which the server knows this device."""
+    """client-N: private key with which this device authenticates to the server."""
     identity: Path | None = None
-    """identity-N: with it this device takes part in private runs only."""
+    """identity-N: key for private selection. With it the device takes part in private runs only."""
     members: Path | None = None
     """Public keys of all clients, for private runs."""
     state_dir: Path | None = None
-    """Where the client keeps its state. None: ~/.local/state/fedpohcs."""
+    """Folder for the client's state. None: ~/.local/state/fedpohcs."""
     insecure: bool = False
-    """Plain text to the server: no certificate, no key."""
+    """Connect to the server without TLS and without authentication."""
     telemetry: bool = False
-    """Let Flower report its use to its makers."""
+    """Let Flower send usage statistics to its developers."""
 
     def __post_init__(self) -> None:
         require(self.client_id > 0, "client-id", self.client_id, "must be at least 1")
@@ -53,13 +55,13 @@ class NodeOptions:
             require(path is None or path.is_file(), name.replace("_", "-"), str(path), "is not a file")
 
     def node_config(self) -> str:
-        """As Flower takes it."""
+        """The node config in the form of `flower-supernode --node-config`."""
         paths = {"identity": self.identity, "members": self.members, "state-dir": self.state_dir}
         given = [f"{name}='{path.absolute()}'" for name, path in paths.items() if path is not None]
         return " ".join([f"client-id={self.client_id}", *given])
 
     def supernode_arguments(self, port: int) -> list[str]:
-        """Of `flower-supernode`."""
+        """Command-line arguments of `flower-supernode`."""
         trust = ["--insecure"]
         if not self.insecure:
             trust = ["--root-certificates", str(self.root_certificates), "--auth-supernode-private-key", str(self.key)]
@@ -68,7 +70,7 @@ class NodeOptions:
 
 
 def run_node(given: NodeOptions) -> None:
-    """Serve until somebody stops it. A client app that dies is replaced; without a SuperNode there is nothing to do."""
+    """Run both processes until stopped. Restart a client app that ends; stop if the SuperNode ends."""
     port = free_port()
     environment = os.environ | QUIET | {"FLWR_TELEMETRY_ENABLED": str(int(given.telemetry))}
     supernode = [find_program("flower-supernode"), *given.supernode_arguments(port)]
@@ -76,9 +78,11 @@ def run_node(given: NodeOptions) -> None:
     processes = [_start(supernode, environment), _start(resident, environment)]
     try:
         while processes[0].poll() is None:
-            if processes[1].poll() is not None:
+            if (code := processes[1].poll()) is not None:
+                if code == EXIT_UNSUPPORTED:
+                    check_internals()  # raises what the client app has found; loaded here only to report it
                 processes[1] = _start(resident, environment)
-            time.sleep(SECONDS_A_LOOK)
+            time.sleep(SECONDS_PER_POLL)
     finally:
         for process in processes:
             _end(process)
@@ -93,7 +97,10 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
 
 
 def _end_with_parent() -> None:
-    """A SuperNode that nobody answers for would look alive to the server. On Linux; elsewhere unless killed with -9."""
+    """Make the kernel end the child with its parent, also after SIGKILL (on Linux only).
+
+    A SuperNode that outlived its client app would look alive to the server and answer nothing.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The Flower app of the server: the very same run as in one process, with clients behind the grid."""
+"""The Flower app of the server: the same experiment as in one process, with clients that a grid connects."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Begin a run, or go on with one that stopped, as the run config says."""
+    """Start a run, or resume one, according to the run config."""
     given = dict(context.run_config)
     outcome: dict[str, Any] = {"error": "the server app was ended."}
     try:
@@ -40,7 +40,7 @@ def _run(grid: Grid, given: dict[str, Any]) -> None:
     cadence = int(given["checkpoint-every"])
 
     def make_clients(config: ExperimentConfig, **rest: Any) -> Executor:
-        from fedpohcs.deploy.executor import Limits  # with JAX, once its settings are made
+        from fedpohcs.deploy.executor import Limits  # imports JAX, which must be configured before
         from fedpohcs.deploy.private import make_flower_executor
 
         limits = Limits(
