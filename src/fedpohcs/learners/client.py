@@ -241,8 +241,9 @@ class Learner:
         batch = make_batch(self.config, shared.params, own.filters, trajectory)
         key = jax.random.fold_in(shared.key, own.client)
         order = valid_first(jax.random.permutation(key, batch.valid.size), batch.valid)
-        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE].reshape(GRADIENT_BATCHES, -1)
-        position = jnp.arange(chosen.size).reshape(chosen.shape)
+        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
+        chosen = jnp.pad(chosen, (0, -chosen.size % GRADIENT_BATCHES)).reshape(GRADIENT_BATCHES, -1)
+        position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last, where no step is valid
         mask = position < batch.valid.sum()
 
         def norm(inputs: Any) -> jax.Array:
