@@ -55,9 +55,10 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
     configure_jax(1)
     from fedpohcs.deploy.client import RemoteClient
     from fedpohcs.execution.clients import fresh_params, make_learner
+    from fedpohcs.metrics.base import read_from
     from fedpohcs.worlds import make_world
 
-    record = bool(SELECTORS[config.selector]().requires - {"mean_return"})
+    record = read_from(SELECTORS[config.selector]().requires, "episodes")
     template = fresh_params(make_learner(config, make_world(config)), config.seed)
     params = params_from_record(message.content.array_records["params"], template)
     member = member_of(context, config, request.run)

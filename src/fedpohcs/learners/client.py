@@ -3,6 +3,7 @@
 Each public method takes what all clients share and, with a leading client axis, what is their own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedpohcs.core.config import LearnerConfig
 from fedpohcs.core.trajectory import Trajectory
@@ -149,9 +149,28 @@ class Learner:
         one = jax.vmap(self._learn_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(schedule, now, trajectory, shuffle)
 
-    def gradient_norms(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
-        """How strongly each client would pull at the policy: see `_gradient_norm`."""
-        return jax.vmap(self._gradient_norm, in_axes=(None, 0, 0))(shared, own, trajectory)
+    def minibatch_gradients(
+        self, shared: Shared, own: Own, trajectory: Trajectory, read: Callable[[Any], jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """`read` of the gradient of the policy's loss on a few minibatches of one client's recorded steps, [B, ...].
+
+        The second array, [B, M], tells which entries of a minibatch are steps; the others are padding.
+        """
+        batch = make_batch(self.config, shared.params, own.filters, trajectory)
+        key = jax.random.fold_in(shared.key, own.client)
+        order = valid_first(jax.random.permutation(key, batch.valid.size), batch.valid)
+        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
+        chosen = jnp.pad(chosen, (0, -chosen.size % GRADIENT_BATCHES)).reshape(GRADIENT_BATCHES, -1)
+        position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last, where no step is valid
+        is_step = position < batch.valid.sum()
+
+        def read_gradient(inputs: Any) -> jax.Array:
+            indices, mask = inputs
+            samples = jax.tree.map(lambda x: x[indices], batch.samples)
+            beta, no_bonus = shared.params.kl_coefficient, jnp.float32(0)
+            return read(jax.grad(policy_loss)(shared.params.policy, self.config, samples, mask, beta, no_bonus))
+
+        return jax.lax.map(read_gradient, (chosen, is_step)), is_step
 
     def step_advantages(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
         """GAE samples of recorded trajectories, [C, T, E]."""
@@ -235,24 +254,3 @@ class Learner:
         params, optimisers, info = update(self.config, schedule, now.params, now.optimisers, batch, shuffle)
         filters = self.updated_filters(now.filters, trajectory)
         return Learned(Learning(params, filters, optimisers), batch.valid.sum(), info)
-
-    def _gradient_norm(self, shared: Shared, own: Own, trajectory: Trajectory) -> jax.Array:
-        """Mean norm of the surrogate's gradient over a few minibatches of a recorded trajectory."""
-        batch = make_batch(self.config, shared.params, own.filters, trajectory)
-        key = jax.random.fold_in(shared.key, own.client)
-        order = valid_first(jax.random.permutation(key, batch.valid.size), batch.valid)
-        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
-        chosen = jnp.pad(chosen, (0, -chosen.size % GRADIENT_BATCHES)).reshape(GRADIENT_BATCHES, -1)
-        position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last, where no step is valid
-        mask = position < batch.valid.sum()
-
-        def norm(inputs: Any) -> jax.Array:
-            indices, mask = inputs
-            samples = jax.tree.map(lambda x: x[indices], batch.samples)
-            beta, no_bonus = shared.params.kl_coefficient, jnp.float32(0)
-            gradient = jax.grad(policy_loss)(shared.params.policy, self.config, samples, mask, beta, no_bonus)
-            return optax.tree.norm(gradient)
-
-        norms = jax.lax.map(norm, (chosen, mask))
-        weight = mask.any(axis=1)
-        return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)
