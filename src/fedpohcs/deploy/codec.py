@@ -22,11 +22,11 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> dict[str, Received]:
     """The arrays of a record as they came, not made yet.
 
-    In another layout, such as NumPy's file format, the bytes mean something else. Its name stands in place of the type,
-    which then is none that anybody expects, so that the array is refused unread.
+    In another layout, such as NumPy's file format, the bytes mean something else. A type that is none stands for it, so
+    that the array is refused unread.
     """
     return {
-        name: Received(one.dtype if one.stype == PLAIN else one.stype, tuple(one.shape), one.data)
+        name: Received(one.dtype if one.stype == PLAIN else f"layout {one.stype}", tuple(one.shape), one.data)
         for name, one in record.items()
     }
 
