@@ -64,6 +64,6 @@ def test_any_other_layout_or_type_is_refused_before_an_array_is_made(
     for name in ("frombuffer", "load", "fromstring"):
         monkeypatch.setattr(np, name, made)
     monkeypatch.setattr(Array, "numpy", made)
-    with pytest.raises(BadReplyError, match="^x is of type") as refused:
+    with pytest.raises(BadReplyError, match=r"^x is of type") as refused:
         received(FOREIGN[kind])
     assert refused.value.rule == "type"

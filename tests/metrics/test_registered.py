@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from fedpohcs.cli import main
-from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import AttackConfig, ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import METRICS, SELECTORS
 from fedpohcs.core.types import CandidateMetrics
+from fedpohcs.execution.attacked import AttackedExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.metrics.base import Measuring, Metric, each
 from fedpohcs.metrics.packing import check_value, expected_arrays, num_bytes, pack, unpack_columns
@@ -218,3 +219,37 @@ def test_what_privacy_cannot_hide_is_refused_with_metric_and_selector(
     monkeypatch.setitem(SELECTORS, "own", lambda: selector_reading(*requires)()._replace(private=True))
     with pytest.raises(UserError, match=message):
         check_names(replace(CONFIG, selector="own", privacy="masked"))
+
+
+def test_lies_about_scores_go_the_way_each_metric_is_read() -> None:
+    honest, truth = measured(CONFIG, *NAMES)
+    lying = AttackedExecutor(honest, replace(CONFIG, attack=AttackConfig("lying-score", (1,), scale=100.0)))
+    told = lying.measure(honest.initial_params(), 0, CLIENTS, frozenset(NAMES))
+    for name, direction in (("mean_return", -1), ("return_std", 1), ("episode_length", 1), ("gradient_norm", 1)):
+        before, after = truth.column(name), told.column(name)
+        assert after.tolist() == [before[0], direction * 100 * max(abs(before[1]), 1.0), before[2]]
+    np.testing.assert_array_equal(truth.column("policy_gradient"), told.column("policy_gradient"))
+    tables = (metrics.column("weighted_advantage")[1].value for metrics in (truth, told))
+    np.testing.assert_array_equal(*tables)
+
+
+@pytest.mark.parametrize(
+    ("attack", "requires", "refused"),
+    [
+        ("lying-score", ("return_std", "weighted_advantage"), False),
+        ("lying-score", ("policy_gradient",), True),
+        ("lying-score", ("weighted_advantage",), True),
+        ("inflated-table", ("weighted_advantage",), False),
+        ("inflated-table", ("return_std",), True),
+    ],
+)
+def test_an_attack_on_what_no_client_sends_is_refused(
+    attack: str, requires: tuple[str, ...], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SELECTORS, "own", selector_reading(*requires))
+    config = replace(CONFIG, selector="own", attack=AttackConfig(attack, (1,)))
+    if refused:
+        with pytest.raises(UserError, match="which no client sends with selector own"):
+            check_names(config)
+    else:
+        check_names(config)
