@@ -141,7 +141,7 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
                 tables[liar] = inflated_table(tables[liar], Lie(scale, generator))
             k = min(federation.num_selected, len(clients))
             question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
-            metrics = CandidateMetrics(clients, weighted_advantage=tuple(tables.values()))
+            metrics = CandidateMetrics(clients, {"weighted_advantage": tuple(tables.values())})
             chosen, scores = select(question, metrics, None)[0]
             if liar in tables and math.isinf(scale):
                 chosen = top_k(clients, np.where(clients == liar, np.inf, scores["selection_metric"]), k)

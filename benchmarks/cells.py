@@ -82,18 +82,18 @@ def by_width(run: Path, outlook: Outlook, episodes: int | None) -> list[tuple[fl
 
 def tables_of_width(executor: Any, server: Any, candidates: np.ndarray, width: float) -> Any:
     """The tables of the episodes that were played last, with cells of this width."""
-    from fedpohcs.core.randomness import Purpose
+    from fedpohcs.execution.measuring import measure_clients
 
     config = executor.config
     modelling = dataclasses.replace(config.modelling, observation_cell=width, action_cell=width)
     executor.config = dataclasses.replace(config, modelling=modelling)
-    tables = executor._tables(executor._shared(server.params, Purpose.MODELLING, server.round), candidates)
+    tables = measure_clients(executor, server.params, server.round, candidates, frozenset({"weighted_advantage"}))
     executor.config = config
-    return tables
+    return tables.column("weighted_advantage")
 
 
 def row_of(outlook: Outlook, width: float, steps: float, tables: Any, others: Any) -> tuple[float, ...]:
-    from fedpohcs.metrics import metric
+    from fedpohcs.metrics import comparison as metric
     from fedpohcs.server.selection import top_k
 
     candidates, k = np.array(outlook.candidates), len(outlook.random[0])

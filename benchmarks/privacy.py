@@ -100,7 +100,7 @@ def record(config: Any) -> dict[str, Any]:
 
     def keep(params: Any, number: int, clients: Any, names: Any) -> Any:
         metrics = measure(params, number, clients, names)
-        for client, table in zip(clients.tolist(), metrics.weighted_advantage, strict=True):
+        for client, table in zip(clients.tolist(), metrics.column("weighted_advantage"), strict=True):
             arrays[f"{number}/{client}/pair"], arrays[f"{number}/{client}/value"] = table.pair, table.value
         return metrics
 
@@ -208,7 +208,7 @@ class Stored:
         from fedpohcs.core.types import CandidateMetrics
 
         tables = tuple(self.rounds[self.number][client] for client in clients.tolist())
-        return CandidateMetrics(clients, weighted_advantage=tables)
+        return CandidateMetrics(clients, {"weighted_advantage": tables})
 
 
 def measure_costs(arguments: Any, rounds: list[dict[int, Any]]) -> dict[str, dict[str, float]]:

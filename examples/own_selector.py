@@ -23,7 +23,7 @@ def fair_fedpohcs() -> Selector:
     """The K candidates with the best mix of a large Delta_n and few trainings so far."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
-        scores = heterogeneity_scores(question, metrics.client, metrics.weighted_advantage or ())
+        scores = heterogeneity_scores(question, metrics.client, metrics.column("weighted_advantage"))
         trainings = np.array([state.get(client, 0) for client in metrics.client.tolist()])
         mix = (1 - FAIRNESS) * ranks(scores["selection_metric"]) + FAIRNESS * ranks(-trainings)
         chosen = top_k(metrics.client, mix, question.num_selected)

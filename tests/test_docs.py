@@ -184,7 +184,7 @@ def test_the_example_of_a_selector_prefers_who_trained_less_when_only_fairness_c
     clients = np.arange(4)
     table = WeightedAdvantage(np.array([7], np.uint64), np.ones(1))
     question = Question(clients, 2, 4, np.full(4, 0.25), np.random.default_rng(0))
-    metrics = CandidateMetrics(clients, weighted_advantage=(table,) * 4)
+    metrics = CandidateMetrics(clients, {"weighted_advantage": (table,) * 4})
     selection, state = module.fair_fedpohcs().select(question, metrics, {0: 5, 2: 1, 3: 4})
     assert selection.client.tolist() == [1, 2]
     assert state == {0: 5, 1: 1, 2: 2, 3: 4}

@@ -34,8 +34,8 @@ def test_filters_stored_beside_the_weights_are_not_sent(make_run: MakeRun) -> No
 def test_uploads_are_the_scalars_and_tables_each_client_sent() -> None:
     tables = tuple(WeightedAdvantage(np.zeros(n, np.uint64), np.zeros(n)) for n in (2, 5))
     asked = np.array([3, 8])
-    assert upload_bytes(CandidateMetrics(asked, weighted_advantage=tables)) == {3: 32, 8: 80}
-    assert upload_bytes(CandidateMetrics(asked, mean_return=np.zeros(2))) == {3: 8, 8: 8}
+    assert upload_bytes(CandidateMetrics(asked, {"weighted_advantage": tables})) == {3: 32, 8: 80}
+    assert upload_bytes(CandidateMetrics(asked, {"mean_return": np.zeros(2)})) == {3: 8, 8: 8}
     assert upload_bytes(CandidateMetrics(asked[:0])) == {}
 
 

@@ -16,9 +16,9 @@ from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import CandidateMetrics, RoundRecord
-from fedpohcs.deploy.codec import table_from_arrays
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN
+from fedpohcs.metrics.table import unpack_table
 from fedpohcs.runs.experiment import start_training
 from fedpohcs.server.round import ask_question
 
@@ -47,8 +47,8 @@ def expected_selection(grid: FaultyGrid, round_number: int) -> tuple[list[int], 
     survivors = [client for client in question.candidates.tolist() if client in measured]
     if not survivors:
         return [], []
-    tables = tuple(table_from_arrays(_below("measured/table/", measured[client])) for client in survivors)
-    metrics = CandidateMetrics(np.array(survivors), weighted_advantage=tables)
+    tables = tuple(unpack_table(_below("measured/weighted_advantage/", measured[client])) for client in survivors)
+    metrics = CandidateMetrics(np.array(survivors), {"weighted_advantage": tables})
     selection, _ = selector.select(question._replace(candidates=metrics.client), metrics, None)
     return survivors, selection.client.tolist()
 

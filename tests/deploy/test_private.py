@@ -58,7 +58,8 @@ def message_in(message: Message) -> bytes:
     """The protocol's message that a message of Flower carries."""
     records = message.content.array_records
     arrays = records.get("message") or records.get("arrays", {})
-    return next((array.data for name, array in arrays.items() if name.endswith("message")), b"")
+    names = ("message", "measured/weighted_advantage")
+    return next((array.data for name, array in arrays.items() if name in names), b"")
 
 
 @pytest.mark.parametrize("privacy", ["masked", "he"])
@@ -107,7 +108,7 @@ def test_no_answer_holds_a_table_or_a_number_in_the_clear(
 
     grid.fault = listen
     list(training_on(grid, config, keys).remaining_rounds())
-    secret = {("measured/message", "|u1"), ("message", "|u1")} if selector == "fedpohcs" else set()
+    secret = {("measured/weighted_advantage", "|u1"), ("message", "|u1")} if selector == "fedpohcs" else set()
     secret |= {("measured/mean_return", "|u1")} if selector == "power-of-choice" else set()
     plain = {("mean_return", "<f8"), ("steps", "<i8")}
     assert {pair for pair in names if not pair[0].startswith("info/")} == secret | plain
@@ -189,7 +190,7 @@ def test_an_altered_upload_makes_everyone_refuse_and_the_choice_random(
             return answer
         arrays = dict(answer.content.array_records["arrays"])
         wrong = bytes([*sent[:-1], sent[-1] ^ 1])
-        arrays["measured/message"] = Array("|u1", (len(wrong),), "fedpohcs.plain", wrong)
+        arrays["measured/weighted_advantage"] = Array("|u1", (len(wrong),), "fedpohcs.plain", wrong)
         content = RecordDict({"answer": answer.content["answer"], "arrays": ArrayRecord(arrays)})
         return Message(content, reply_to=question)
 

@@ -107,7 +107,7 @@ def test_fedpohcs_chooses_as_the_selector_does() -> None:
         for node, table in zip(nodes, tables, strict=True)
     }
     order = np.argsort(nodes)
-    metrics = CandidateMetrics(np.arange(5), weighted_advantage=tuple(tables[place] for place in order))
+    metrics = CandidateMetrics(np.arange(5), {"weighted_advantage": tuple(tables[place] for place in order)})
     question = Question(np.arange(5), 2, 5, np.full(5, 0.2), generator)
     selection, _ = SELECTORS["fedpohcs"]().select(question, metrics, None)
     assert chosen_by(FedPOHCS(5, 2), answers) == sorted(int(np.sort(nodes)[place]) for place in selection.client)

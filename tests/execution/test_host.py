@@ -14,12 +14,14 @@ from fedpohcs.cli import main
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import METRICS
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.host import HostExecutor, first_of_episodes
 from fedpohcs.learners.actors import policy_actor, sight_of
 from fedpohcs.learners.filters import filter_observation, init_filters
 from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
+from fedpohcs.metrics.packing import check_value
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.storage import load_run
 from fedpohcs.worlds.host import Play, Played, Quota, episode_generator
@@ -247,8 +249,28 @@ def test_tables_are_made_of_episodes_played_apart_when_asked_for() -> None:
         assert sorted(executor.history) == [0, 1, 2]
         assert {len(rounds) for rounds in executor.history.values()} == {1}
     assert [int(rounds[0].last.sum()) for rounds in executor.history.values()] == [3, 3, 3]
-    assert metrics.weighted_advantage is not None
+    assert len(metrics.column("weighted_advantage")) == 3
     jax.tree.map(np.testing.assert_array_equal, before, executor.state)
+
+
+@pytest.mark.parametrize("episodes", [None, 3])
+def test_every_metric_is_measured_in_worlds_stepped_outside_jax(episodes: int | None) -> None:
+    modelling = replace(small_config().modelling, episodes=episodes, steps_per_episode=9)
+    config = small_config(modelling=modelling)
+    configure_jax(config.groups)
+    executor = HostExecutor(config)
+    params, clients = executor.initial_params(), np.array([3, 1])
+    executor.evaluate(params, 0, np.arange(5))
+    metrics = executor.measure(params, 0, clients, frozenset(METRICS))
+    for row, client in enumerate(clients.tolist()):
+        for name in METRICS:
+            check_value(name, metrics.column(name)[row], config, params)
+        played = executor.history[client][-1]
+        ends = np.flatnonzero(played.last[:, 0]) + 1
+        assert len(ends) == (episodes or 2)
+        returns = [rewards.sum() for rewards in np.split(played.reward[:, 0].astype(float), ends[:-1])]
+        assert metrics.column("return_std")[row] == pytest.approx(np.std(returns))
+        assert metrics.column("episode_length")[row] == np.diff([0, *ends]).mean() <= 9
 
 
 def test_without_mujoco_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:

@@ -9,11 +9,11 @@ from fedpohcs.core.types import Steps
 from fedpohcs.learners.distributions import Gaussian
 from fedpohcs.metrics import weighted_advantage_table
 from fedpohcs.metrics.advantage import sampled_advantages, standardised
+from fedpohcs.metrics.episodes import first_steps
 from fedpohcs.metrics.model import (
     NOWHERE,
     action_probabilities,
     build_model,
-    first_steps,
     mean_by_pair,
     merge_actions,
 )

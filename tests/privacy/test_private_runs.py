@@ -162,7 +162,7 @@ def test_a_round_goes_on_with_the_survivors() -> None:
 
 def test_without_any_score_the_choice_is_random() -> None:
     candidates, counts = np.arange(6), np.zeros(6)
-    metrics = CandidateMetrics(candidates, selection_metric=np.full(6, np.nan))
+    metrics = CandidateMetrics(candidates, {"selection_metric": np.full(6, np.nan)}, private=True)
     for seed in range(600):
         question = Question(candidates, 2, 6, np.ones(6), np.random.default_rng(seed))
         counts[SELECTORS["fedpohcs"]().select(question, metrics, None)[0].client] += 1

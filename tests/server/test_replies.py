@@ -8,14 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.expected import BadReplyError, Expected
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Evaluation, ServerState, WeightedAdvantage
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.server.replies import (
-    BadReplyError,
-    Expected,
     Received,
     checked_arrays,
     sound_evaluation,
@@ -144,6 +143,10 @@ def test_a_bad_evaluation_is_left_out(name: str, value: float, rule: str, positi
     assert [bad.rule for bad in found.bad] == [rule]
 
 
+def sound(metrics: CandidateMetrics) -> CandidateMetrics:
+    return sound_metrics(metrics, ASKED, ExperimentConfig(), PREVIOUS)
+
+
 def table(**changes: Any) -> WeightedAdvantage:
     return WeightedAdvantage(np.array([2, 5, 9], np.uint64), np.array([0.1, -0.2, 0.3]))._replace(**changes)
 
@@ -165,24 +168,24 @@ BAD_TABLES = {
 def test_a_bad_table_makes_its_client_silent(kind: str, position: int) -> None:
     bad, rule = BAD_TABLES[kind]
     tables = tuple(bad if n == position else table() for n in range(K))
-    found = sound_metrics(CandidateMetrics(ASKED, mean_return=np.zeros(K), weighted_advantage=tables), ASKED)
+    found = sound(CandidateMetrics(ASKED, {"mean_return": np.zeros(K), "weighted_advantage": tables}))
     np.testing.assert_array_equal(found.client, np.delete(ASKED, position))
-    assert found.weighted_advantage is not None and len(found.weighted_advantage) == K - 1
+    assert len(found.column("weighted_advantage")) == K - 1
     assert [(one.client, one.phase, one.rule) for one in found.bad] == [(ASKED[position], "measure", rule)]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e13])
 def test_a_bad_number_makes_its_candidate_silent(value: float) -> None:
     norms = np.array([1.0, 2.0, value, 3.0, 4.0, 5.0])
-    found = sound_metrics(CandidateMetrics(ASKED, gradient_norm=norms), ASKED)
-    assert found.gradient_norm is not None and found.gradient_norm.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    found = sound(CandidateMetrics(ASKED, {"gradient_norm": norms}))
+    assert found.column("gradient_norm").tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert len(found.bad) == 1
 
 
 def test_a_private_score_may_be_missing_but_not_infinite() -> None:
     scores = np.array([0.1, np.nan, np.inf, 0.2, 0.3, 0.4])
-    metrics = CandidateMetrics(ASKED, selection_metric=scores, costs={"attempts": np.ones(K)})
-    found = sound_metrics(metrics, ASKED)
+    metrics = CandidateMetrics(ASKED, {"selection_metric": scores}, {"attempts": np.ones(K)}, private=True)
+    found = sound(metrics)
     np.testing.assert_array_equal(found.client, np.delete(ASKED, 2))
     assert len(found.costs["attempts"]) == K - 1
     assert [(bad.client, bad.rule, bad.array) for bad in found.bad] == [(8, "finite", "selection_metric")]
@@ -207,8 +210,9 @@ def test_a_client_that_goes_wrong_in_this_process_is_named_and_the_round_goes_on
 
         def measure(self, params, round_number, clients, names):  # type: ignore[no-untyped-def]
             metrics = super().measure(params, round_number, clients, names)
-            spoiled = [one._replace(value=one.value * np.nan) if n == 1 else one for n, one in enumerate(metrics[3])]
-            return metrics._replace(weighted_advantage=tuple(spoiled))
+            tables = enumerate(metrics.column("weighted_advantage"))
+            spoiled = tuple(one._replace(value=one.value * np.nan) if n == 1 else one for n, one in tables)
+            return metrics._replace(columns={"weighted_advantage": spoiled})
 
         def evaluate(self, params, round_number, clients):  # type: ignore[no-untyped-def]
             result = super().evaluate(params, round_number, clients)
@@ -219,7 +223,7 @@ def test_a_client_that_goes_wrong_in_this_process_is_named_and_the_round_goes_on
     liar.evaluate(state.params, 0, np.arange(K))
     state, record = run_round(state, liar, selector, replace(SMALL, num_selected=3), 0)
     assert [(bad.client, bad.phase, bad.rule, bad.array) for bad in record.bad_replies] == [
-        (1, "measure", "finite", "value"),
+        (1, "measure", "finite", "weighted_advantage/value"),
         (1, "evaluate", "finite", "mean_return"),
     ]
     assert record.candidates.tolist() == [0, 2, 3, 4, 5]

@@ -205,11 +205,11 @@ def test_only_liars_inflate_their_tables() -> None:
         e.measure(start, 0, clients, {"weighted_advantage", "mean_return", "gradient_norm"}) for e in (honest, lying)
     ]
     for row, client in enumerate(clients.tolist()):
-        truth, claim = (metrics.weighted_advantage[row] for metrics in told)
+        truth, claim = (metrics.column("weighted_advantage")[row] for metrics in told)
         np.testing.assert_array_equal(claim.pair, truth.pair)
         np.testing.assert_array_equal(claim.value, truth.value * (7.0 if client in (2, 4) else 1.0))
-    np.testing.assert_array_equal(told[0].mean_return, told[1].mean_return)
-    np.testing.assert_array_equal(told[0].gradient_norm, told[1].gradient_norm)
+    for name in ("mean_return", "gradient_norm"):
+        np.testing.assert_array_equal(told[0].column(name), told[1].column(name))
 
 
 @pytest.mark.parametrize("selector", ["power-of-choice", "gradient-norm"])
@@ -326,17 +326,20 @@ def test_an_attack_of_ones_own_is_one_function_and_one_line(monkeypatch: pytest.
     check_names(config)
     honest, lying = attacked(config)
     told = [e.measure(honest.initial_params(), 0, np.array([2]), {"weighted_advantage"}) for e in (honest, lying)]
-    np.testing.assert_array_equal(told[1].weighted_advantage[0].value, told[0].weighted_advantage[0].value / 2)
+    truth, claim = (metrics.column("weighted_advantage")[0].value for metrics in told)
+    np.testing.assert_array_equal(claim, truth / 2)
 
 
 def test_a_client_that_was_lost_cannot_lie_about_its_score() -> None:
     class Silent:
+        num_clients, most_steps = 3, None
+
         def measure(self, *rest: object) -> CandidateMetrics:
-            return CandidateMetrics(np.arange(3), selection_metric=np.array([0.5, np.nan, 0.25]))
+            return CandidateMetrics(np.arange(3), {"selection_metric": np.array([0.5, np.nan, 0.25])}, private=True)
 
     config = replace(CONFIG, privacy="masked", attack=AttackConfig("lying-score", (1, 2)))
     told = AttackedExecutor(Silent(), config).measure(None, 0, np.arange(3), frozenset())  # type: ignore[arg-type]
-    np.testing.assert_array_equal(told.selection_metric, [0.5, np.nan, 1.0])
+    np.testing.assert_array_equal(told.column("selection_metric"), [0.5, np.nan, 1.0])
 
 
 @pytest.mark.parametrize(

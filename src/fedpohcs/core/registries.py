@@ -97,6 +97,19 @@ LEARNERS = Registry(
 )
 """Config classes of local learners, which name their algorithm; see `core.learning.LearningConfig`."""
 
+METRICS = Registry(
+    "metric",
+    {
+        "mean_return": "fedpohcs.metrics.returns:MEAN_RETURN",
+        "return_std": "fedpohcs.metrics.returns:RETURN_STD",
+        "episode_length": "fedpohcs.metrics.returns:EPISODE_LENGTH",
+        "gradient_norm": "fedpohcs.metrics.gradients:GRADIENT_NORM",
+        "policy_gradient": "fedpohcs.metrics.gradients:POLICY_GRADIENT",
+        "weighted_advantage": "fedpohcs.metrics.table:WEIGHTED_ADVANTAGE",
+    },
+)
+"""Instances of `Metric`: what clients can measure. A selector names those that it reads."""
+
 SELECTORS = Registry(
     "selector",
     {
@@ -187,6 +200,7 @@ STORED_TYPES = Registry(
 REGISTRIES: dict[str, Registry] = {
     "worlds": WORLDS,
     "learners": LEARNERS,
+    "metrics": METRICS,
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
     "attacks": ATTACKS,

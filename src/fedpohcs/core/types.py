@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpohcs.core.errors import UserError
+
 Params = Any  # a pytree of arrays: policy, critic and KL coefficient
 AnyArray = Any  # JAX inside a compiled program, NumPy outside
 Extra = Mapping[str, Any]
@@ -42,7 +44,7 @@ class WeightedAdvantage(NamedTuple):
 
 
 class BadReply(NamedTuple):
-    """A client's answer that was left out, because it broke a rule of `execution.replies`."""
+    """A client's answer that was left out, because it broke a rule of `core.expected` or `server.replies`."""
 
     client: int
     phase: str  # measure, train or evaluate
@@ -52,15 +54,31 @@ class BadReply(NamedTuple):
 
 
 class CandidateMetrics(NamedTuple):
-    """What the server learned from the clients it asked; None = not asked for."""
+    """What the server learned from the clients it asked: a column per metric, a row per client."""
 
     client: ClientIds  # [C]
-    mean_return: Vector | None = None  # [C]
-    gradient_norm: Vector | None = None  # [C]
-    weighted_advantage: tuple[WeightedAdvantage, ...] | None = None  # one table a client
-    selection_metric: Vector | None = None  # [C] in place of tables where they are private; NaN = no answer
+    columns: Mapping[str, Any] = {}  # by metric: numbers [C], arrays [C, ...], or a tuple of C objects such as tables
     costs: Mapping[str, Vector] = {}  # each [C]: what asking took where it is more than sending the above
     bad: tuple[BadReply, ...] = ()  # answers that are not in it
+    private: bool = False  # columns are scores that privacy let through, [C] each; NaN: the client sent none
+
+    def column(self, name: str) -> Any:
+        """One metric of every client; refused if nobody was asked for it."""
+        if name not in self.columns:
+            remedy = "Name it in `requires` of the selector" + (", or choose privacy none." if self.private else ".")
+            measured = ", ".join(sorted(self.columns)) or "nothing"
+            raise UserError(f"metric (={name!r}) was not measured, only {measured}. {remedy}")
+        return self.columns[name]
+
+    def take(self, rows: Any) -> "CandidateMetrics":
+        """The same of some clients, given by their rows."""
+        index = np.arange(len(self.client))[rows]
+        columns = {
+            name: column[index] if isinstance(column, np.ndarray) else tuple(column[row] for row in index.tolist())
+            for name, column in self.columns.items()
+        }
+        costs = {name: cost[index] for name, cost in self.costs.items()}
+        return self._replace(client=self.client[index], columns=columns, costs=costs)
 
 
 class Selection(NamedTuple):

@@ -19,14 +19,16 @@ from fedpohcs.core.errors import require
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.trees import named_arrays, take_clients
 from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params
+from fedpohcs.deploy.codec import measured_name
 from fedpohcs.deploy.member import Member
 from fedpohcs.deploy.node import run_folder
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
 from fedpohcs.execution.private import policy_digest
+from fedpohcs.metrics.base import hidden_as
+from fedpohcs.metrics.packing import pack
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
-from fedpohcs.server.replies import table_arrays
 
 ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2}
 """In which order a round's number meets a client: its policy is evaluated, measured, and trained from."""
@@ -135,25 +137,18 @@ class RemoteClient:
     def _measured(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, Any]:
         metrics = executor.measure(params, request.round, self._me, request.measures)
         if self.member is not None:
-            return _hidden(metrics, self.member, policy_digest(params), request.message)
-        arrays: dict[str, Any] = {}
-        if metrics.mean_return is not None:
-            arrays["measured/mean_return"] = metrics.mean_return[0]
-        if metrics.gradient_norm is not None:
-            arrays["measured/gradient_norm"] = metrics.gradient_norm[0]
-        if metrics.weighted_advantage is not None:
-            table = table_arrays(metrics.weighted_advantage[0])
-            arrays |= {f"measured/table/{name}": array for name, array in table.items()}
-        return arrays
+            arrays = _hidden(metrics, self.member, policy_digest(params), request.message)
+        else:
+            arrays = {k: x for name, column in metrics.columns.items() for k, x in pack(name, column[0]).items()}
+        return {measured_name(name): array for name, array in arrays.items()}
 
 
 def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, message: bytes) -> dict[str, Any]:
-    """Rounded numbers, and the answer to an invitation in place of a table."""
-    numbers = {"mean_return": metrics.mean_return, "gradient_norm": metrics.gradient_norm}
-    sent = {name: member.scalar(float(values[0])) for name, values in numbers.items() if values is not None}
-    if metrics.weighted_advantage is not None:
-        sent["message"] = member.answer(message, policy, metrics.weighted_advantage[0])
-    return {f"measured/{name}": np.frombuffer(data, np.uint8) for name, data in sent.items()}
+    """Rounded numbers, and the answer to an invitation in place of a table, each under the name of its metric."""
+    values = {name: column[0] for name, column in metrics.columns.items()}
+    sent = {name: member.scalar(float(values[name])) for name in hidden_as(values, "number")}
+    sent |= {name: member.answer(message, policy, values[name]) for name in hidden_as(values, "table")}
+    return {name: np.frombuffer(data, np.uint8) for name, data in sent.items()}
 
 
 def _info(info: Mapping[str, Any]) -> dict[str, Any]:

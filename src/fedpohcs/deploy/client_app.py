@@ -56,9 +56,10 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
     from fedpohcs.deploy.client import RemoteClient
     from fedpohcs.execution.clients import initial_params
     from fedpohcs.learners.base import make_learner
+    from fedpohcs.metrics.base import read_from
     from fedpohcs.worlds import make_world
 
-    record = bool(SELECTORS[config.selector]().requires - {"mean_return"})
+    record = read_from(SELECTORS[config.selector]().requires, "episodes")
     template = initial_params(make_learner(config.learner, make_world(config)), config.seed)
     params = params_from_record(message.content.array_records["params"], template)
     member = member_of(context, config, request.run)

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from fedpohcs.core.expected import Expected
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.core.types import WeightedAdvantage
-from fedpohcs.server.replies import Expected, Received, checked_arrays, expected_like
+from fedpohcs.server.replies import Received, checked_arrays, expected_like
 
 PLAIN = "fedpohcs.plain"  # how the bytes of an array are laid out: one after the other, first axis slowest
+MEASURED = "measured/"
 
 
 def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
@@ -20,9 +21,13 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> dict[str, Received]:
-    """The arrays of a record as they came, not made yet. Another layout has no bytes that anybody expects."""
+    """The arrays of a record as they came, not made yet.
+
+    In another layout, such as NumPy's file format, the bytes mean something else. A type that is none stands for it, so
+    that the array is refused unread.
+    """
     return {
-        name: Received(one.dtype if one.stype == PLAIN else one.stype, tuple(one.shape), one.data)
+        name: Received(one.dtype if one.stype == PLAIN else f"layout {one.stype}", tuple(one.shape), one.data)
         for name, one in record.items()
     }
 
@@ -45,9 +50,11 @@ def params_from_record(record: ArrayRecord, template: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in like])
 
 
-def table_from_arrays(arrays: Mapping[str, np.ndarray]) -> WeightedAdvantage:
-    """A client's table back."""
-    from fedpohcs.metrics.prediction import AdvantagePredictor
+def measured_name(name: str) -> str:
+    """How an array of a metric is called in a reply, which may hold what was played and learned as well."""
+    return MEASURED + name
 
-    fill = {name: arrays[f"fill/{name}"] for name in AdvantagePredictor._fields if f"fill/{name}" in arrays}
-    return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill) if fill else None)
+
+def measured_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a reply holds of metrics, by the names within them."""
+    return {name.removeprefix(MEASURED): array for name, array in arrays.items() if name.startswith(MEASURED)}

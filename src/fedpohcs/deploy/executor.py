@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.expected import BOUNDED, COUNT, NUMBER, BadReplyError, Expected
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import (
     NO_EXTRA,
@@ -29,25 +30,14 @@ from fedpohcs.core.types import (
     Params,
 )
 from fedpohcs.deploy import protocol
-from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
+from fedpohcs.deploy.codec import MEASURED, from_record, measured_arrays, measured_name, to_record
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, PRIVATE, TRAIN, Request
 from fedpohcs.execution.clients import initial_params, most_steps
 from fedpohcs.learners.base import make_learner
+from fedpohcs.metrics.packing import check_arrays, expected_arrays, unpack_columns
 from fedpohcs.server.protocols import RemoteClients
-from fedpohcs.server.replies import (
-    BOUNDED,
-    COUNT,
-    NUMBER,
-    BadReplyError,
-    Expected,
-    Stamp,
-    check_stamp,
-    check_table,
-    checked_arrays,
-    expected_like,
-    table_rules,
-)
+from fedpohcs.server.replies import Stamp, check_stamp, checked_arrays, expected_like
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.host import HostWorld
 
@@ -55,8 +45,6 @@ MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must loo
 QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right
 INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a passing failure may break
 SECONDS_A_LOOK = 1.0  # between two looks at who is connected, before the first round
-TABLE = "weighted_advantage"
-TABLE_PREFIX = "measured/table/"  # before the names of a table's arrays
 SECRET = Expected(np.uint8, (None,))  # a message of private selection: whoever reads it checks what is in it
 
 log = logging.getLogger("fedpohcs")
@@ -151,7 +139,8 @@ class FlowerExecutor:
         """Phase one, of those who did not send it with their evaluation."""
         known = self.measurements(params, round_number, clients, names)
         answered = np.array([n for n in clients.tolist() if n in known], int)
-        return _metrics(answered, [known[n] for n in answered.tolist()], names)._replace(bad=self.reported())
+        columns = unpack_columns(names, [measured_arrays(known[n]) for n in answered.tolist()])
+        return CandidateMetrics(answered, columns, bad=self.reported())
 
     def measurements(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> dict[int, Arrays]:
         """What each client sent, if it is sound."""
@@ -159,13 +148,20 @@ class FlowerExecutor:
         self.measured.clear()
         request = self._request(MEASURE, round_number, names)
         missing = [n for n in clients.tolist() if n not in known]
-        return known | self._ask(params, dict.fromkeys(missing, request), self._expected_measures(names))
+        return known | self._ask(params, dict.fromkeys(missing, request), self._expected_measures(names, params))
 
-    def carry(self, messages: Mapping[int, bytes], round_number: int, params: Params | None = None) -> dict[int, bytes]:
-        """Carry messages of private selection; clients that are given a policy make their tables under it first."""
-        name, request = "message", self._request(PRIVATE, round_number)
-        if params is not None:
-            name, request = "measured/message", self._request(MEASURE, round_number, frozenset({TABLE}))
+    def invite(self, messages: Mapping[int, bytes], round_number: int, params: Params, table: str) -> dict[int, bytes]:
+        """Carry invitations of private selection; clients make their tables under the given policy first."""
+        request, name = self._request(MEASURE, round_number, frozenset({table})), measured_name(table)
+        return self._carried(params, request, messages, name)
+
+    def carry(self, messages: Mapping[int, bytes], round_number: int) -> dict[int, bytes]:
+        """Carry other messages of private selection."""
+        return self._carried(None, self._request(PRIVATE, round_number), messages, "message")
+
+    def _carried(
+        self, params: Params | None, request: Request, messages: Mapping[int, bytes], name: str
+    ) -> dict[int, bytes]:
         requests = {client: request._replace(message=message) for client, message in messages.items()}
         return {n: one[name].tobytes() for n, one in self._ask(params, requests, {name: SECRET}).items()}
 
@@ -199,7 +195,7 @@ class FlowerExecutor:
         both = self._request(EVALUATE, round_number, names)
         requests = {n: both if n in wanted and names else alone for n in clients.tolist()}
         requests = {n: one._replace(message=self.invitations.get(n, b"")) for n, one in requests.items()}
-        answers = self._ask(params, requests, expected, self._expected_measures(names))
+        answers = self._ask(params, requests, expected, self._expected_measures(names, params))
         self.measured = {(round_number, n): one for n, one in answers.items() if requests[n].measures}
         answered = np.array(sorted(answers), int)
         rows = [answers[n] for n in answered.tolist()]
@@ -298,9 +294,15 @@ class FlowerExecutor:
         if content.array_records.keys() != {"arrays"}:
             raise BadReplyError("names", "does not consist of one answer and its arrays")
         arrays = checked_arrays(from_record(content.array_records["arrays"]), expected)
-        if table := _table_of(arrays):
-            check_table(table)
+        if self.config.privacy == "none":
+            self._check_measured(request.measures, arrays)
         return arrays
+
+    def _check_measured(self, names: Set[str], arrays: Arrays) -> None:
+        try:
+            check_arrays(names, measured_arrays(arrays), self.config)
+        except BadReplyError as error:
+            raise BadReplyError(error.rule, error.text, MEASURED + error.array) from error
 
     def _meet_newcomers(self, *, again: bool) -> None:
         """Ask nodes that were not there before who they are, `again` if they did not answer; forget those that left."""
@@ -366,32 +368,15 @@ class FlowerExecutor:
         lost = ("lost_episodes",) if self.loses_episodes else ()
         return {f"info/{name}": Expected(NUMBER, finite=False) for name in (*names, *lost)}
 
-    def _expected_measures(self, names: Set[str]) -> dict[str, Expected]:
+    def _expected_measures(self, names: Set[str], params: Params) -> dict[str, Expected]:
+        """What a client sends of these metrics; with privacy a message for each."""
         if self.config.privacy != "none":
-            return {"measured/message" if name == TABLE else f"measured/{name}": SECRET for name in names}
-        expected = {f"measured/{name}": BOUNDED for name in ("mean_return", "gradient_norm") if name in names}
-        if TABLE not in names:
-            return expected
-        table = table_rules(predicted=self.config.modelling.missing == "predicted")
-        return expected | {TABLE_PREFIX + name: rule for name, rule in table.items()}
+            return {measured_name(name): SECRET for name in names}
+        return {measured_name(name): rule for name, rule in expected_arrays(names, self.config, params).items()}
 
 
 def _reason(error: Error) -> str:
     return " ".join((error.reason or "failed").split())  # one line: it goes into the log
-
-
-def _table_of(arrays: Arrays) -> Arrays:
-    return {name.removeprefix(TABLE_PREFIX): array for name, array in arrays.items() if name.startswith(TABLE_PREFIX)}
-
-
-def _metrics(clients: ClientIds, rows: list[Arrays], names: Set[str]) -> CandidateMetrics:
-    def numbers(name: str) -> np.ndarray | None:
-        return np.array([row[f"measured/{name}"] for row in rows], float) if name in names else None
-
-    tables = None
-    if TABLE in names:
-        tables = tuple(table_from_arrays(_table_of(row)) for row in rows)
-    return CandidateMetrics(clients, numbers("mean_return"), numbers("gradient_norm"), tables)
 
 
 def _stacked_info(rows: list[Arrays], expected: Mapping[str, Any]) -> dict[str, np.ndarray]:

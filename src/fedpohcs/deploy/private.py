@@ -13,15 +13,14 @@ from flwr.serverapp import Grid
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Evaluation, Params
+from fedpohcs.deploy.codec import measured_name
 from fedpohcs.deploy.eager import EagerGrid
-from fedpohcs.deploy.executor import QUARANTINE_ROUNDS, TABLE, FlowerExecutor, Limits
-from fedpohcs.execution.private import SCALARS, PrivateExecutor, PrivateSnapshot, policy_digest
-from fedpohcs.privacy.errors import RefusedError
+from fedpohcs.deploy.executor import FlowerExecutor, Limits
+from fedpohcs.execution.private import NOBODY, PrivateExecutor, PrivateSnapshot, policy_digest
+from fedpohcs.metrics.base import hidden_as
 from fedpohcs.privacy.messages import Kind, parse
 from fedpohcs.server.protocols import Executor, RemoteClients
 from fedpohcs.server.round import client_weight
-
-NOBODY: tuple[int, dict[int, float]] = (-1, {})
 
 
 def make_flower_executor(
@@ -52,6 +51,7 @@ class GridWire:
     def __init__(self, within: FlowerExecutor, members: Mapping[int, bytes]) -> None:
         self.within, self.members = within, dict(members)
         self.round, self.params = 0, None  # in which invitations are sent
+        self.table = ""  # the metric for which clients are invited
         self.sent: Mapping[int, bytes] = {}  # with the latest evaluation
         self.came: dict[int, bytes] = {}  # with its answers
         self.refused: set[int] = set()  # clients that did not accept an invitation
@@ -62,27 +62,38 @@ class GridWire:
         self.down, self.up = np.zeros((2, self.within.num_clients), np.int64)
         self.refusals: list[str] = []
 
+    def present(self, round_number: int) -> set[int]:
+        """The clients that have a node and did not send nonsense lately."""
+        quarantine = self.within.quarantine
+        return {client for client in self.within.nodes if quarantine.get(client, 0) <= round_number}
+
     def measure(
         self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
     ) -> dict[str, dict[int, bytes]]:
         """Single numbers; a table is measured when its client is invited."""
         self.round, self.params = round_number, params
         early = {n: arrays for (number, n), arrays in self.within.measured.items() if number == round_number}
-        self.came = {n: arrays["measured/message"].tobytes() for n, arrays in early.items() if TABLE in names}
-        wanted = frozenset(names) & frozenset(SCALARS)
-        answers = self.within.measurements(params, round_number, clients, wanted) if wanted else {}
-        for client, arrays in answers.items():
-            self.up[client] += sum(arrays[f"measured/{name}"].nbytes for name in wanted)
-        return {name: {n: one[f"measured/{name}"].tobytes() for n, one in answers.items()} for name in wanted}
+        for table in hidden_as(names, "table"):
+            self.table = table
+            self.came = {n: arrays[measured_name(table)].tobytes() for n, arrays in early.items()}
+        wanted = hidden_as(names, "number")
+        answers = self.within.measurements(params, round_number, clients, frozenset(wanted)) if wanted else {}
+        sent = {name: {n: one[measured_name(name)].tobytes() for n, one in answers.items()} for name in wanted}
+        for messages in sent.values():
+            for client, message in messages.items():
+                self.up[client] += len(message)
+        return sent
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
         """Send what was not sent with an evaluation. An empty answer is a refusal; why is in the client's log."""
         early = {client for client, message in messages.items() if self.sent.get(client) == message}
         late = {client: message for client, message in messages.items() if client not in early}
         kinds = {parse(message).kind for message in messages.values()}
-        params = self.params if kinds == {Kind.INVITATION} else None
         answers = {client: self.came[client] for client in early if client in self.came}
-        answers |= self.within.carry(late, self.round, params)
+        if kinds == {Kind.INVITATION}:
+            answers |= self.within.invite(late, self.round, self.params, self.table)
+        else:
+            answers |= self.within.carry(late, self.round)
         for client, message in messages.items():
             self.down[client] += len(message)
             self.up[client] += len(answers.get(client, b""))
@@ -94,7 +105,7 @@ class GridWire:
 
 
 class RemotePrivateExecutor(PrivateExecutor):
-    """Scores of remote clients. Who has no keys yet, or lost them, is taken into a new session."""
+    """Scores of remote clients, of which those that sent none cannot be selected."""
 
     within: FlowerExecutor
     wire: GridWire
@@ -109,8 +120,6 @@ class RemotePrivateExecutor(PrivateExecutor):
         weight = client_weight(config.federation)
         super().__init__(within, config, weight, snapshot, wire=GridWire(within, members))
         self.upcoming: tuple[ClientIds, Set[str]] = (np.arange(0), frozenset())
-        self.invited: tuple[int, dict[int, float]] = NOBODY  # round, and q_n of those invited with an evaluation
-        self.excused: dict[int, int] = {}  # round before which no session is opened for the sake of a client
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:
         """Whom the next evaluation invites."""
@@ -119,12 +128,12 @@ class RemotePrivateExecutor(PrivateExecutor):
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play; the next round's candidates upload what they hide with their answer."""
         upcoming, names = self.upcoming
-        self.wire.sent, self.invited = {}, NOBODY
-        if TABLE in names:
-            self._open_session(round_number)
-            weights = self._weights(round_number, upcoming)
+        self.wire.sent, self.cohorts.invited = {}, NOBODY
+        if hidden_as(names, "table"):
+            self.cohorts.open_session(round_number)
+            weights = self.cohorts.weights(round_number, upcoming)
             self.wire.sent = self.server.first_invitations(round_number, policy_digest(params), weights)
-            self.invited = (round_number, weights) if self.wire.sent else NOBODY
+            self.cohorts.invited = (round_number, weights) if self.wire.sent else NOBODY
             upcoming = np.array(sorted(self.wire.sent), int)
         self.within.invitations = self.wire.sent
         self.within.expect(upcoming, names)
@@ -133,40 +142,10 @@ class RemotePrivateExecutor(PrivateExecutor):
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Of those who have a score; of all who are here if nobody has, so that the choice among them is random."""
         metrics = super().measure(params, round_number, clients, names)
-        self._exclude(self.wire.refused, round_number)
-        numbers = {name: getattr(metrics, name) for name in (*SCALARS, "selection_metric")}
-        numbers = {name: values for name, values in numbers.items() if values is not None}
-        scored = np.all([np.isfinite(values) for values in numbers.values()], axis=0) & np.ones(len(clients), bool)
-        kept = scored if scored.any() else np.isin(clients, self._here(round_number))
-        numbers = {name: values[kept] for name, values in numbers.items()}
-        costs = {name: cost[kept] for name, cost in metrics.costs.items()}
-        return CandidateMetrics(clients[kept], **numbers, costs=costs, bad=self.within.reported())
-
-    def _here(self, round_number: int) -> list[int]:
-        quarantine = self.within.quarantine
-        return [client for client in self.within.nodes if quarantine.get(client, 0) <= round_number]
-
-    def _weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
-        number, weights = self.invited
-        if number == round_number:
-            return weights
-        return super()._weights(round_number, clients[np.isin(clients, self._here(round_number))])
-
-    def _open_session(self, round_number: int) -> None:
-        """A session with all who are here, if one of them has none; not where uploads of the old one have come."""
-        here, least = set(self._here(round_number)), self.config.protection.min_cohort
-        outside = {n for n in here - self.server.ready if self.excused.get(n, 0) <= round_number}
-        if not outside or len(here) < least or self.invited[0] == round_number:
-            return
-        self.wire.round = round_number
-        try:
-            self.server.open_session(here)
-        except RefusedError as error:
-            self.wire.refusals.append(str(error))
-        self._exclude(here - self.server.ready, round_number)
-
-    def _exclude(self, clients: Set[int], round_number: int) -> None:
-        """Leave out for some rounds who does not do its part: a session for it would cost everyone messages."""
-        self.server.ready -= clients
-        self.excused |= dict.fromkeys(clients, round_number + QUARANTINE_ROUNDS)
+        self.cohorts.exclude(self.wire.refused, round_number)
         self.wire.refused = set()
+        scored = np.ones(len(clients), bool)
+        for scores in metrics.columns.values():
+            scored &= np.isfinite(scores)
+        kept = scored if scored.any() else np.isin(clients, list(self.wire.present(round_number)))
+        return metrics.take(kept)._replace(bad=self.within.reported())

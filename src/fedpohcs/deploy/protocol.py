@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.version import __version__
 from fedpohcs.runs.checkpoints import FREE_KEYS
-from fedpohcs.server.replies import BadReplyError, Stamp
+from fedpohcs.server.replies import Stamp
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Rises when older clients and newer servers would misunderstand each other."""
 
 HELLO, MEASURE, PRIVATE, TRAIN, EVALUATE = "hello", "measure", "private", "train", "evaluate"

@@ -24,11 +24,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedpohcs.core.errors import require
+from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
-from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
-from fedpohcs.server.replies import BadReplyError, check_table, checked_arrays, table_arrays, table_rules
+from fedpohcs.deploy.codec import from_record, to_record
+from fedpohcs.metrics.table import check_table, pack_table, table_rules, unpack_table
+from fedpohcs.server.replies import checked_arrays
 from fedpohcs.server.selection import Question
 
 QUERY = f"{MessageType.QUERY}.selection"
@@ -41,7 +43,7 @@ log = logging.getLogger("fedpohcs")
 
 def table_record(pair: np.ndarray, value: np.ndarray) -> ArrayRecord:
     """The reply for `FedPOHCS`: ascending keys of visited state-action pairs, and their visitation times advantage."""
-    return to_record(table_arrays(WeightedAdvantage(np.asarray(pair, np.uint64), np.asarray(value, np.float64))))
+    return to_record(pack_table(WeightedAdvantage(np.asarray(pair, np.uint64), np.asarray(value, np.float64))))
 
 
 class _Selecting(FedAvg):
@@ -177,7 +179,7 @@ class PowerOfChoice(_Selecting):
         return _number(content, "loss")
 
     def _metrics(self, positions: np.ndarray, answers: list[float]) -> CandidateMetrics:
-        return CandidateMetrics(positions, mean_return=-np.array(answers))
+        return CandidateMetrics(positions, {"mean_return": -np.array(answers)})
 
 
 class GradientNorm(_Selecting):
@@ -189,7 +191,7 @@ class GradientNorm(_Selecting):
         return _number(content, "gradient-norm")
 
     def _metrics(self, positions: np.ndarray, answers: list[float]) -> CandidateMetrics:
-        return CandidateMetrics(positions, gradient_norm=np.array(answers))
+        return CandidateMetrics(positions, {"gradient_norm": np.array(answers)})
 
 
 class FedPOHCS(_Selecting):
@@ -203,10 +205,10 @@ class FedPOHCS(_Selecting):
             raise BadReplyError("names", f"has {len(records)} array records, not one")
         arrays = checked_arrays(from_record(records[0]), table_rules(predicted=False))
         check_table(arrays)
-        return table_from_arrays(arrays)
+        return unpack_table(arrays)
 
     def _metrics(self, positions: np.ndarray, answers: list[WeightedAdvantage]) -> CandidateMetrics:
-        return CandidateMetrics(positions, weighted_advantage=tuple(answers))
+        return CandidateMetrics(positions, {"weighted_advantage": tuple(answers)})
 
 
 def _messages(content: RecordDict, nodes: list[int], kind: str) -> list[Message]:

@@ -1,6 +1,6 @@
 """Executors: who runs the clients."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fedpohcs.core.config import ExperimentConfig
 
@@ -50,4 +50,4 @@ def with_liars(executor: "Executor", config: ExperimentConfig, only: str | None 
 
     if only is not None and ATTACKS[config.attack.kind].about != only:
         return executor
-    return cast("Executor", AttackedExecutor(executor, config))
+    return AttackedExecutor(executor, config)

@@ -1,10 +1,10 @@
-"""Any executor with liars among its clients, to see what a lie gains and what a defence costs.
+"""Any executor with Byzantine clients, to see what a lie gains and what a defence costs.
 
-Liars measure and train as everybody does, and change what they send. A kind of lie is one function and one line in
-`ATTACKS`. Nothing here has a state, so checkpoints know nothing of it.
+These liars measure and train as everybody does, and change what they send. A kind of lie is one function and one line
+in `ATTACKS`. Nothing here has a state, so checkpoints know nothing of it.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -24,11 +24,13 @@ from fedpohcs.core.types import (
     Vector,
     WeightedAdvantage,
 )
+from fedpohcs.execution.forwarding import ForwardingExecutor
+from fedpohcs.metrics.base import SELECTION_METRIC, Column, find_metric, hidden_as
 from fedpohcs.server.protocols import Executor
 
 
 class Lie(NamedTuple):
-    """How a lie is told."""
+    """What a liar may use: how large a lie is wanted, and randomness."""
 
     scale: float  # `attack.scale`
     generator: np.random.Generator  # of this seed, round and client
@@ -90,37 +92,29 @@ NAN_UPDATE = Attack("update", nan_update)
 ZERO_UPDATE = Attack("update", zero_update)
 
 
-class AttackedExecutor:
-    """Any executor; what liars send is changed on its way to the server. Everything else is as within."""
+class AttackedExecutor(ForwardingExecutor):
+    """Any executor; what liars send is changed on its way to the server."""
 
     def __init__(self, within: Executor, config: ExperimentConfig) -> None:
+        super().__init__(within, config)
         assert config.attack.kind is not None
-        self.within, self.config = within, config
         self.attack = ATTACKS[config.attack.kind]
-        # A score that comes out of the protocol has a bound; one beyond would not be read.
+        # A score that comes out of the protocol has a bound; the server would not read one beyond.
         self.bounded = config.privacy != "none" and config.protection.epsilon is None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.within, name)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Phase one, with lies about tables or scores."""
         metrics = self.within.measure(params, round_number, clients, names)
         liars = np.flatnonzero(np.isin(metrics.client, self._named()))
         lies = {int(row): self._lie(round_number, int(metrics.client[row])) for row in liars}
-        if self.attack.about == "table" and metrics.weighted_advantage is not None:
-            tables = list(metrics.weighted_advantage)
-            for row, lie in lies.items():
-                tables[row] = self.attack.tell(tables[row], lie)
-            return metrics._replace(weighted_advantage=tuple(tables))
-        if self.attack.about == "score":
-            mean_return = metrics.mean_return
-            return metrics._replace(
-                mean_return=None if mean_return is None else -self._claimed(-mean_return, lies),  # the lowest train
-                gradient_norm=self._claimed(metrics.gradient_norm, lies),
-                selection_metric=self._claimed(metrics.selection_metric, lies, 1.0 if self.bounded else np.inf),
-            )
-        return metrics
+        columns = metrics.columns
+        if self.attack.about == "table" and not metrics.private:
+            changed = {name: self._claimed_tables(columns[name], lies) for name in hidden_as(columns, "table")}
+        elif self.attack.about == "score":
+            changed = {name: self._claimed_scores(name, columns[name], lies) for name in columns if _direction(name)}
+        else:
+            return metrics
+        return metrics._replace(columns={**columns, **changed})
 
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """Phase two, with lies about updates; who lied is noted."""
@@ -149,15 +143,23 @@ class AttackedExecutor:
         generator = host_generator(self.config.seed, Purpose.ATTACK, round_number, client + 1)
         return Lie(self.config.attack.scale, generator)
 
-    def _claimed(self, scores: Vector | None, lies: dict[int, Lie], largest: float = np.inf) -> Any:
-        """Scores as the server reads them; who lost its connection cannot lie either."""
-        if scores is None:
-            return None
-        claimed = scores.copy()
+    def _claimed_tables(self, tables: Sequence[WeightedAdvantage], lies: Mapping[int, Lie]) -> Column:
+        return tuple(self.attack.tell(one, lies[row]) if row in lies else one for row, one in enumerate(tables))
+
+    def _claimed_scores(self, name: str, scores: Vector, lies: Mapping[int, Lie]) -> Vector:
+        """Scores as the server reads them; a client that lost its connection cannot lie either."""
+        largest = 1.0 if name == SELECTION_METRIC and self.bounded else np.inf
+        claimed, sign = scores.copy(), _direction(name)
         for row, lie in lies.items():
             if not np.isnan(scores[row]):
-                claimed[row] = min(self.attack.tell(float(scores[row]), lie), largest)
+                claimed[row] = sign * min(self.attack.tell(sign * float(scores[row]), lie), largest)
         return claimed
+
+
+def _direction(name: str) -> int:
+    """1 if the clients with the largest values of a metric are selected, -1 if the lowest are, 0 if it is no score."""
+    prefers = "high" if name == SELECTION_METRIC else find_metric(name).prefers
+    return {"high": 1, "low": -1, None: 0}[prefers]
 
 
 def _with_row(stacked: Params, row: int, one: Params) -> Params:

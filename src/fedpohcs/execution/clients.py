@@ -1,16 +1,15 @@
-"""Clients on this machine: what they keep between rounds, what they are measured by, and how they are asked."""
+"""Clients on this machine: what they keep between rounds, and how they are asked."""
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Set
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError, require
-from fedpohcs.core.imports import import_function
+from fedpohcs.core.errors import UserError
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import finite_clients, take_clients
@@ -19,25 +18,19 @@ from fedpohcs.core.types import (
     CandidateMetrics,
     ClientIds,
     ClientUpdates,
-    Distribution,
     Evaluation,
     Extra,
     Params,
-    Steps,
     Vector,
-    WeightedAdvantage,
 )
-from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap, compiled, joined
+from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
+from fedpohcs.execution.measuring import measure_clients
 from fedpohcs.learners.base import Broadcast, Learner, make_learner
-from fedpohcs.learners.client import ClientProgram, Own, PlayResult, TrainingResult
-from fedpohcs.metrics import weighted_advantage_table
+from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
+from fedpohcs.metrics.base import read_from
+from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.protocols import MostSteps, RemoteClients
 from fedpohcs.worlds import make_world
-from fedpohcs.worlds.base import ContinuousActions
-
-DISTRIBUTION_ROWS = 2048  # states a compiled call takes: one shape for tables of any size
-FROM_EPISODES = frozenset({"gradient_norm", "weighted_advantage"})
-"""Metrics that read recorded episodes."""
 
 
 class ClientState(NamedTuple):
@@ -112,7 +105,7 @@ class LocalExecutor(ABC):
         self.history: dict[int, deque[Trajectory]] = {}
         self.plays: list[PlayOrder] = []  # that the recorded episodes come from
         self.record = record
-        self.discretise = find_discretiser(config.modelling.discretiser)
+        find_discretiser(config.modelling.discretiser)  # one that cannot be imported is refused before anybody plays
         self._start()
         self.state = self._initial_state()
         if snapshot is None:
@@ -189,33 +182,46 @@ class LocalExecutor(ABC):
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """From the episodes of the latest evaluation, where that serves: measuring then costs no environment steps."""
-        self._play_for_measuring(params, round_number, clients, names)
-        shared = self._broadcast(params, Purpose.GRADIENT_SAMPLE, round_number)
-        return CandidateMetrics(
-            clients,
-            mean_return=self.state.mean_return[clients].astype(float) if "mean_return" in names else None,
-            gradient_norm=self._gradient_norms(shared, clients) if "gradient_norm" in names else None,
-            weighted_advantage=self._tables(shared, clients) if "weighted_advantage" in names else None,
-        )
+        episodes, returns = read_from(names, "episodes"), read_from(names, "returns")
+        self._play_for_measuring(params, round_number, clients, episodes=episodes, returns=returns)
+        return measure_clients(self, params, round_number, clients, names)
 
-    def _play_for_measuring(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> None:
-        """Episodes apart, where those of the evaluation do not serve.
+    def latest_returns(self, clients: ClientIds) -> Vector:
+        """Mean return of each client in its latest evaluation."""
+        return self.state.mean_return[clients].astype(float)
 
-        They do not if the config wants the table made of episodes of its own, or if this policy was not evaluated.
+    def filters_of(self, clients: ClientIds) -> Any:
+        """The filters of some clients, with a leading client axis."""
+        return take_clients(self.state.filters, clients)
+
+    def episodes_of(self, client: int) -> Sequence[Trajectory]:
+        """Recorded episodes of a client, [T, E] per recorded evaluation, newest last; none if it did not record any."""
+        return self.history.get(client, ())
+
+    def stacked_episodes(self, trajectories: Sequence[Trajectory]) -> Trajectory:
+        """Recorded episodes of several clients, with a leading client axis."""
+        return self._stacked(list(trajectories))
+
+    def _play_for_measuring(
+        self, params: Params, round_number: int, clients: ClientIds, *, episodes: bool, returns: bool
+    ) -> None:
+        """Play for metrics that read episodes, or returns alone, where the latest evaluation does not serve.
+
+        It does not if the config wants tables made of episodes of their own, or if this policy was not evaluated.
         """
         federation, modelling = self.config.federation, self.config.modelling
         filters = take_clients(self.state.filters, clients)
 
-        def ordered(episodes: int, steps_per_episode: int | None) -> PlayOrder:
-            return PlayOrder(params, Purpose.MODELLING, round_number, clients, filters, episodes, steps_per_episode)
+        def ordered(count: int, steps_per_episode: int | None) -> PlayOrder:
+            return PlayOrder(params, Purpose.MODELLING, round_number, clients, filters, count, steps_per_episode)
 
-        if modelling.episodes is not None and names & FROM_EPISODES:
+        if modelling.episodes is not None and episodes:
             for client in clients.tolist():
                 self.history.pop(client, None)  # all of a table is then played with one policy
             self._play(ordered(modelling.episodes, modelling.steps_per_episode), remember=True)
         if round_number % federation.evaluation_every:
-            remember = bool(names & FROM_EPISODES) and modelling.episodes is None
-            if remember or "mean_return" in names:
+            remember = episodes and modelling.episodes is None
+            if remember or returns:
                 wanted = ordered(federation.evaluation_episodes, None)
                 result = self._play_recorded(wanted) if remember else self._play(wanted, remember=False)
                 could = result.steps > 0
@@ -248,9 +254,6 @@ class LocalExecutor(ABC):
         key = device_key(self.config.seed, purpose, round_number)
         return Broadcast(params, key, self.learner.schedule(round_number))
 
-    def _own(self, clients: ClientIds) -> Own:
-        return Own(clients, None, take_clients(self.state.filters, clients))
-
     def _store(self, clients: ClientIds, **changes: Any) -> None:
         for name, rows in changes.items():
             jax.tree.map(lambda old, new: old.__setitem__(clients, new), getattr(self.state, name), rows)
@@ -263,59 +266,6 @@ class LocalExecutor(ABC):
         """Of several clients, with a leading client axis."""
         return jax.tree.map(lambda *rows: np.stack(rows), *trajectories)
 
-    def _gradient_norms(self, shared: Broadcast, clients: ClientIds) -> Vector:
-        own = (self._own(clients), self._stacked([self.history[int(client)][-1] for client in clients]))
-        return joined(self.clients.run_chunks(ClientProgram.gradient_norms, self.program, shared, own, clients)).astype(
-            float
-        )
-
-    def _tables(self, shared: Broadcast, clients: ClientIds) -> tuple[WeightedAdvantage, ...]:
-        """D_n A_n of every client asked. Paper: Alg. 3, l. 6."""
-        discount = self.config.learner.discount
-
-        def distribution(states: np.ndarray) -> Distribution:
-            return self._distribution(shared, states)
-
-        def table(client: int) -> WeightedAdvantage:
-            return weighted_advantage_table(self._steps(shared, client), distribution, self.config.modelling, discount)
-
-        return tuple(self.clients.on_host(table, [int(client) for client in clients]))
-
-    def _steps(self, shared: Broadcast, client: int) -> Steps:
-        """The client's recorded episodes, one after the other, as its filters see them now."""
-        own = self._own(np.array([client]))
-        filters = take_clients(own.filters, 0)
-        parts = []
-        for trajectory in self.history[client]:
-            advantage = None
-            if self.config.modelling.advantages == "gae":
-                program = compiled(ClientProgram.step_advantages, self.program)
-                advantage = np.asarray(program(shared, own, self._stacked([trajectory])))[0, : len(trajectory.reward)]
-            parts.append(_in_order(trajectory, advantage))
-        steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-        if self.discretise is not None:
-            steps = steps._replace(cell=own_cells(self.discretise, steps.observation))
-        steps = steps._replace(observation=self.learner.filtered(filters, steps.observation))
-        if self.config.modelling.rewards == "filtered":
-            steps = steps._replace(reward=self.learner.filtered_reward(filters, steps.reward))
-        return self._clipped(steps)
-
-    def _clipped(self, steps: Steps) -> Steps:
-        actions = self.world.actions
-        if self.config.modelling.clip_actions and isinstance(actions, ContinuousActions):
-            return steps._replace(action=np.clip(steps.action, actions.low, actions.high))
-        return steps
-
-    def _distribution(self, shared: Broadcast, states: np.ndarray) -> Distribution:
-        """The policy on any number of states, in calls of one shape."""
-        padded = np.pad(states, ((0, -len(states) % DISTRIBUTION_ROWS), (0, 0)))
-        program = compiled(ClientProgram.distribution, self.program)
-        parts = [
-            jax.tree.map(np.asarray, program(shared, padded[start : start + DISTRIBUTION_ROWS]))
-            for start in range(0, len(padded), DISTRIBUTION_ROWS)
-        ]
-        return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
-
 
 def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]:
     """Without the plays of which no client holds an episode any more."""
@@ -327,37 +277,3 @@ def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]
             kept.append(order)
         newer.update(clients)
     return kept[::-1]
-
-
-def find_discretiser(name: str | None) -> Callable[[np.ndarray], Any] | None:
-    """The function that `modelling.discretiser` names."""
-    if name is None:
-        return None
-    found = import_function("modelling.discretiser", name)
-    require(found is not None, "modelling.discretiser", name, "must name a function: module:function")
-    return found
-
-
-def own_cells(discretise: Callable[[np.ndarray], Any], observation: np.ndarray) -> np.ndarray:
-    """The cells that a user's function gives, checked."""
-    cells = np.asarray(discretise(observation))
-    rule = f"must give one row of integers for each of {len(observation)} observations"
-    fits = cells.ndim in (1, 2) and len(cells) == len(observation) and np.issubdtype(cells.dtype, np.integer)
-    require(fits, "modelling.discretiser", f"{cells.dtype}{list(cells.shape)}", rule)
-    return cells.astype(np.int64)
-
-
-def _in_order(trajectory: Trajectory, advantage: np.ndarray | None) -> Steps:
-    """A recorded trajectory episode by episode, without padding."""
-    real = trajectory.valid.T
-
-    def flatten(x: np.ndarray) -> np.ndarray:
-        return x.swapaxes(0, 1)[real]
-
-    return Steps(
-        flatten(trajectory.observation),
-        flatten(trajectory.action),
-        flatten(trajectory.reward),
-        flatten(trajectory.last),
-        None if advantage is None else flatten(advantage),
-    )

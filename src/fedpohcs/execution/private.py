@@ -13,16 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.types import (
-    NO_EXTRA,
     CandidateMetrics,
     ClientIds,
-    ClientUpdates,
-    Evaluation,
-    Extra,
     Params,
     Vector,
     WeightedAdvantage,
 )
+from fedpohcs.execution.forwarding import ForwardingExecutor
+from fedpohcs.metrics.base import SELECTION_METRIC, hidden_as
 from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.differential import spent
 from fedpohcs.privacy.errors import RefusedError
@@ -30,8 +28,9 @@ from fedpohcs.privacy.server import Outcome, PrivateServer, read_scalar
 from fedpohcs.privacy.terms import Parameters, run_parameters
 from fedpohcs.server.protocols import Executor
 
-SCALARS = ("mean_return", "gradient_norm")  # metrics that are one number
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
+ROUNDS_WITHOUT = 5  # in which no session is opened for the sake of a client that did not do its part
+NOBODY: tuple[int, dict[int, float]] = (-1, {})
 
 
 class PrivateSnapshot(NamedTuple):
@@ -45,12 +44,17 @@ class Wire(Protocol):
     """How the server's messages reach the clients, and what that took."""
 
     members: dict[int, bytes]  # Ed25519 public keys of all who may take part
+    round: int  # in which messages are sent
     down: np.ndarray  # [N] bytes to each client
     up: np.ndarray
     refusals: list[str]
 
     def reset(self) -> None:
         """Count anew."""
+        ...
+
+    def present(self, round_number: int) -> set[int]:
+        """The clients that can be reached in a round."""
         ...
 
     def measure(
@@ -68,7 +72,7 @@ class LocalWire:
     """Carries messages between the server and client objects of this process, with fresh keys."""
 
     def __init__(self, within: Executor, parameters: Parameters, seed: int) -> None:
-        self.within, self.seed = within, seed
+        self.within, self.seed, self.round = within, seed, 0
         identities = {client: Ed25519PrivateKey.generate() for client in range(within.num_clients)}
         self.members = {client: identity.public_key().public_bytes_raw() for client, identity in identities.items()}
         self.clients = {c: PrivateClient(c, parameters, identity, self.members) for c, identity in identities.items()}
@@ -79,16 +83,20 @@ class LocalWire:
         self.down, self.up = np.zeros((2, len(self.clients)), np.int64)
         self.refusals: list[str] = []
 
+    def present(self, round_number: int) -> set[int]:
+        """All clients: those of this process are never away."""
+        del round_number
+        return set(self.clients)
+
     def measure(
         self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
     ) -> dict[str, dict[int, bytes]]:
         """Measure within, and give every client what is its own."""
-        metrics = self.within.measure(params, round_number, clients, names)
-        policy, tables = policy_digest(params), metrics.weighted_advantage or [EMPTY] * len(clients)
-        for client, table in zip(clients.tolist(), tables, strict=True):
+        metrics, policy = self.within.measure(params, round_number, clients, names), policy_digest(params)
+        tables = [metrics.column(name) for name in hidden_as(names, "table")] or [[EMPTY] * len(clients)]
+        for client, table in zip(clients.tolist(), tables[0], strict=True):
             self.clients[client].prepare(policy, table, self._uniform(round_number, client))
-        numbers = {name: getattr(metrics, name) for name in SCALARS}
-        return {name: self._sent(values, clients) for name, values in numbers.items() if values is not None}
+        return {name: self._sent(metrics.column(name), clients) for name in hidden_as(names, "number")}
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
         """Deliver, and bring back the answers of those that do not refuse."""
@@ -116,7 +124,42 @@ class LocalWire:
         return host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client).random
 
 
-class PrivateExecutor:
+class Cohorts:
+    """Whom a private selection can invite. Who has no keys yet, or lost them, is taken into a new session."""
+
+    def __init__(self, server: PrivateServer, wire: Wire, weight: Vector, min_cohort: int) -> None:
+        self.server, self.wire, self.weight, self.min_cohort = server, wire, weight, min_cohort
+        self.invited = NOBODY  # round, and q_n of those that were invited ahead of their selection
+        self.excused: dict[int, int] = {}  # round before which no session is opened for the sake of a client
+
+    def weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
+        """q_n of those who are to be invited."""
+        number, weights = self.invited
+        if number == round_number:
+            return weights
+        present = self.wire.present(round_number)
+        return {client: float(self.weight[client]) for client in clients.tolist() if client in present}
+
+    def open_session(self, round_number: int) -> None:
+        """A session with all who are present, if one of them has none; not where uploads of the old one have come."""
+        present = self.wire.present(round_number)
+        outside = {n for n in present - self.server.ready if self.excused.get(n, 0) <= round_number}
+        if not outside or len(present) < self.min_cohort or self.invited[0] == round_number:
+            return
+        self.wire.round = round_number
+        try:
+            self.server.open_session(present)
+        except RefusedError as error:
+            self.wire.refusals.append(str(error))
+        self.exclude(present - self.server.ready, round_number)
+
+    def exclude(self, clients: Set[int], round_number: int) -> None:
+        """Leave out for some rounds who does not do its part: a session for it would cost everyone messages."""
+        self.server.ready -= clients
+        self.excused |= dict.fromkeys(clients, round_number + ROUNDS_WITHOUT)
+
+
+class PrivateExecutor(ForwardingExecutor):
     """Any executor, with scores in place of what its clients measure."""
 
     def __init__(
@@ -136,36 +179,12 @@ class PrivateExecutor:
             snapshot: of an earlier executor of the same config.
             wire: to the clients. None: they are objects of this process, with keys made here.
         """
-        self.within, self.config, self.weight = within, config, weight
-        self.num_clients, self.most_steps = within.num_clients, within.most_steps
+        super().__init__(within, config)
         self.answers = np.zeros(self.num_clients, np.int64) if snapshot is None else snapshot.answers
         parameters = run_parameters(config)
         self.wire: Any = wire or LocalWire(within, parameters, config.seed)
         self.server = PrivateServer(parameters, self.wire.members, lambda messages: self.wire.exchange(messages))
-
-    def initial_params(self) -> Params:
-        """As within."""
-        return self.within.initial_params()
-
-    def expect(self, clients: ClientIds, names: Set[str]) -> None:
-        """As within."""
-        self.within.expect(clients, names)
-
-    def stored_policy(self, params: Params) -> Mapping[str, Any]:
-        """As within."""
-        return self.within.stored_policy(params)
-
-    def close(self) -> None:
-        """As within."""
-        self.within.close()
-
-    def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
-        """As within."""
-        return self.within.train(params, round_number, clients, extra)
-
-    def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
-        """As within."""
-        return self.within.evaluate(params, round_number, clients)
+        self.cohorts = Cohorts(self.server, self.wire, weight, config.protection.min_cohort)
 
     def snapshot(self) -> PrivateSnapshot:
         """The present state, which later rounds do not touch."""
@@ -173,39 +192,28 @@ class PrivateExecutor:
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Scores alone: of tables by the protocol, of single numbers by rounding."""
-        secret = "weighted_advantage" in names
+        secret = bool(hidden_as(names, "table"))
         if secret:
-            self._open_session(round_number)
+            self.cohorts.open_session(round_number)
         self.wire.reset()  # a session serves the whole run
         sent = self.wire.measure(params, round_number, clients, names)
-        numbers = {name: self._read(messages, clients) for name, messages in sent.items()}
-        scores, attempts = None, np.ones(len(clients))
+        columns = {name: self._read(messages, clients) for name, messages in sent.items()}
+        attempts = np.ones(len(clients))
         if secret:
             outcome = self._select(policy_digest(params), round_number, clients)
-            scores = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
+            columns[SELECTION_METRIC] = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
             attempts *= outcome.attempts
         costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients], "attempts": attempts}
         costs |= self._spend(clients)
-        mean_return, gradient_norm = (numbers.get(name) for name in SCALARS)
-        return CandidateMetrics(clients, mean_return, gradient_norm, selection_metric=scores, costs=costs)
-
-    def _open_session(self, round_number: int) -> None:
-        del round_number
-        if not self.server.ready:
-            self.server.open_session(range(self.num_clients))
+        return CandidateMetrics(clients, columns, costs, private=True)
 
     def _select(self, policy: bytes, round_number: int, clients: ClientIds) -> Outcome:
-        outcome = self.server.select(round_number, policy, self._weights(round_number, clients))
+        outcome = self.server.select(round_number, policy, self.cohorts.weights(round_number, clients))
         if outcome.problem:
             reasons = "; ".join([outcome.problem, *self.server.refusals[:3], *self.wire.refusals[:3]])
             warnings.warn(f"round {round_number + 1} has no private scores: {reasons}", stacklevel=2)
         self.answers[list(outcome.scores)] += 1
         return outcome
-
-    def _weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
-        """q_n of those who are to be invited."""
-        del round_number
-        return {client: float(self.weight[client]) for client in clients.tolist()}
 
     def _read(self, messages: Mapping[int, bytes], clients: ClientIds) -> Vector:
         """Numbers that are a score by themselves, as the server reads them."""

@@ -3,13 +3,13 @@
 Each public method takes what all clients share and, with a leading client axis, what is their own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.types import AnyArray, Params
@@ -84,9 +84,27 @@ class ClientProgram:
         one = jax.vmap(self.learner.learn, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, now, trajectory, draws)
 
-    def gradient_norms(self, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
-        """How strongly each client would pull at the policy: see `_gradient_norm`."""
-        return jax.vmap(self._gradient_norm, in_axes=(None, 0, 0))(sent, own, trajectory)
+    def minibatch_gradients(
+        self, sent: Broadcast, own: Own, trajectory: Trajectory, read: Callable[[Any], jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        """`read` of the gradient of the policy's loss on a few minibatches of one client's recorded steps, [B, ...].
+
+        The second array, [B, M], tells which entries of a minibatch are steps; the others are padding.
+        """
+        samples, valid = self.learner.loss_samples(sent.params, own.filters, trajectory)
+        key = jax.random.fold_in(sent.key, own.client)
+        order = valid_first(jax.random.permutation(key, valid.size), valid)
+        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
+        chosen = jnp.pad(chosen, (0, -chosen.size % GRADIENT_BATCHES)).reshape(GRADIENT_BATCHES, -1)
+        position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last, where no step is valid
+        is_step = position < valid.sum()
+
+        def read_gradient(inputs: Any) -> jax.Array:
+            indices, mask = inputs
+            some = jax.tree.map(lambda x: x[indices], samples)
+            return read(self.learner.gradient(sent.params, some, mask))
+
+        return jax.lax.map(read_gradient, (chosen, is_step)), is_step
 
     def step_advantages(self, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
         """Advantage samples of recorded trajectories, [C, T, E]."""
@@ -136,21 +154,3 @@ class ClientProgram:
         start = Progress(sent.params, own.filters, memory)
         end, (steps, info) = jax.lax.scan(iterate, start, (keys, draws))
         return TrainingResult(*end, steps.sum(), jax.tree.map(lambda x: x[-1], info))
-
-    def _gradient_norm(self, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
-        """Mean norm of the loss gradient over a few minibatches of a recorded trajectory."""
-        samples, valid = self.learner.loss_samples(sent.params, own.filters, trajectory)
-        key = jax.random.fold_in(sent.key, own.client)
-        order = valid_first(jax.random.permutation(key, valid.size), valid)
-        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE].reshape(GRADIENT_BATCHES, -1)
-        position = jnp.arange(chosen.size).reshape(chosen.shape)
-        mask = position < valid.sum()
-
-        def norm(inputs: Any) -> jax.Array:
-            indices, mask = inputs
-            some = jax.tree.map(lambda x: x[indices], samples)
-            return optax.tree.norm(self.learner.gradient(sent.params, some, mask))
-
-        norms = jax.lax.map(norm, (chosen, mask))
-        weight = mask.any(axis=1)
-        return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)

@@ -1,23 +1,16 @@
-"""How far clients are apart and how much each can learn: the table D_n A_n of a client, Delta_n of many."""
+"""What clients measure: returns, gradients, and the table D_n A_n, by which their worlds are compared.
 
-import numpy as np
-from numpy.typing import NDArray
+A metric is one `Metric` (see `metrics.base`) and one line in `METRICS`. What is named here is about the table.
+"""
 
-from fedpohcs.core.config import ModellingConfig
-from fedpohcs.core.types import Steps, WeightedAdvantage
-from fedpohcs.learners.distributions import Gaussian
-from fedpohcs.metrics.advantage import advantages
-from fedpohcs.metrics.comparison import heterogeneity, learning_potential, selection_metric, stack_tables
-from fedpohcs.metrics.model import (
-    Policy,
-    action_probabilities,
-    build_model,
-    first_steps,
-    merge_actions,
-    require_finite,
-)
-from fedpohcs.metrics.prediction import AdvantagePredictor, fit_predictor
-from fedpohcs.metrics.recursion import visitation
+from typing import TYPE_CHECKING
+
+from fedpohcs.core.lazy import importer
+
+if TYPE_CHECKING:
+    from fedpohcs.metrics.comparison import heterogeneity, learning_potential, selection_metric, stack_tables
+    from fedpohcs.metrics.prediction import AdvantagePredictor
+    from fedpohcs.metrics.weighted_advantage import compile_ahead, weighted_advantage_table
 
 __all__ = [
     "AdvantagePredictor",
@@ -29,42 +22,11 @@ __all__ = [
     "weighted_advantage_table",
 ]
 
-
-def weighted_advantage_table(
-    steps: Steps, distribution: Policy, config: ModellingConfig, discount: float
-) -> WeightedAdvantage:
-    """The table D_n A_n of one client: visitation times advantage on the pairs it visited.
-
-    Safe to call from several threads; the work is done without holding the interpreter's lock.
-
-    Args:
-        steps: Filtered observations, and actions already clipped and rewards already rescaled if the config says so.
-        distribution: The policy, from the centres of state cells [S, obs] to a distribution of NumPy arrays.
-        config: How to model.
-        discount: gamma of the policy evaluation.
-
-    Paper: Sec. 4.2 and Alg. 3, line 6.
-    """
-    if not len(steps.reward):
-        return WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
-    require_finite(steps)
-    steps = first_steps(steps, config.steps_per_episode)
-    model = build_model(steps, config)
-    probability = action_probabilities(model, distribution, config.action_support)
-    transitions, reward = merge_actions(model, probability)
-    visits = visitation(transitions, model.start, config.horizon)
-    advantage = advantages(model, steps, transitions, reward, config, discount)
-    fill = fit_predictor(model, visits, advantage) if config.missing == "predicted" else None
-    return WeightedAdvantage(model.pair_key, visits[model.pair_state] * advantage, fill)
-
-
-def compile_ahead() -> None:
-    """Compile the kernels on a toy table. Meant for a thread of its own while XLA, too, is compiling."""
-
-    def stay(states: NDArray[np.float32]) -> Gaussian:
-        return Gaussian(np.zeros((len(states), 1), np.float32), np.zeros((len(states), 1), np.float32))
-
-    observation = np.array([[0, 0], [1, 0], [0, 0], [1, 1]], np.float32)
-    steps = Steps(observation, observation[:, :1], observation[:, 0], np.array([False, True, False, True]))
-    table = weighted_advantage_table(steps, stay, ModellingConfig(), 0.99)
-    selection_metric(stack_tables((table, table)), np.ones(2))
+__getattr__ = importer(  # late, because Numba and SciPy take a while to load and most metrics need neither
+    __name__,
+    {
+        "comparison": "heterogeneity learning_potential selection_metric stack_tables",
+        "prediction": "AdvantagePredictor",
+        "weighted_advantage": "compile_ahead weighted_advantage_table",
+    },
+)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedpohcs.core.config import ModellingConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.trajectory import position_in_episode
 from fedpohcs.core.types import Steps, Vector
 from fedpohcs.metrics.cells import Keys, centres_of, keys_of, number_by_first_visit
 from fedpohcs.metrics.sparse import SparseRows, merge_steps
@@ -70,19 +69,6 @@ def _state_centres(
     columns = steps.observation.astype(np.float64).T
     totals = np.stack([_sum_by_group(step_state, np.ascontiguousarray(x), len(state_first)) for x in columns], axis=1)
     return (totals / np.bincount(step_state)[:, None]).astype(np.float32)
-
-
-def first_steps(steps: Steps, steps_per_episode: int | None) -> Steps:
-    """Only so many first steps of each episode (None: all); whatever step now comes last in its episode is its last."""
-    last = np.array(steps.last, bool)
-    last[-1:] = True
-    if steps_per_episode is not None:
-        position = position_in_episode(last)
-        keep = position < steps_per_episode
-        last = (last | (position == steps_per_episode - 1))[keep]
-        kept: Any = [None if values is None else values[keep] for values in steps]
-        steps = Steps(*kept)
-    return steps._replace(last=last)
 
 
 def require_finite(steps: Steps) -> None:

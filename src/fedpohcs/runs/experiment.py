@@ -12,6 +12,7 @@ from fedpohcs.core.errors import require, require_known
 from fedpohcs.core.registries import SELECTORS, register_plugins
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_liars
+from fedpohcs.metrics.base import find_metric, hidden_as, read_from
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.protocols import Executor
@@ -71,11 +72,10 @@ class Training:
         """Build clients and server anew, or from what was saved."""
         self.config = config
         self.selector = SELECTORS[config.selector]()
-        if "weighted_advantage" in self.selector.requires:
-            from fedpohcs.metrics import compile_ahead
-
-            threading.Thread(target=compile_ahead, daemon=True).start()
-        record = bool(self.selector.requires - {"mean_return"})
+        for metric in map(find_metric, self.selector.requires):
+            if metric.compile_ahead is not None:
+                threading.Thread(target=metric.compile_ahead, daemon=True).start()
+        record = read_from(self.selector.requires, "episodes")
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.executor = with_liars(clients, config)
         self.is_new = saved is None
@@ -225,6 +225,8 @@ def check_names(config: ExperimentConfig) -> None:
 
     register_plugins()
     require_known("selector", config.selector, SELECTORS)
+    for name in sorted(SELECTORS[config.selector]().requires):
+        find_metric(name)
     require_known("level", config.level, world_levels(config.world))
     world = world_class(config.world)
     if issubclass(world, HostWorld):
@@ -263,11 +265,11 @@ def _check_trust(config: ExperimentConfig) -> None:
 def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
     from fedpohcs.core.registries import ATTACKS
 
-    kind, tables = config.attack.kind, "weighted_advantage" in requires
+    kind, tables = config.attack.kind, bool(hidden_as(requires, "table"))
     require_known("attack.kind", str(kind), ATTACKS)
     about = ATTACKS[str(kind)].about
     rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
-    scores = bool(requires) and (config.privacy != "none" or not tables)
+    scores = any(find_metric(name).prefers for name in requires) or (tables and config.privacy != "none")
     require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
     rule = f"is for updates: when clients lie about {about}s nobody is selected yet"
     everyone = config.attack.clients != "one-selected"
@@ -284,11 +286,18 @@ def _check_privacy(config: ExperimentConfig) -> None:
     remedy = f"pip install 'fedpohcs[{extra}]'"
     require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
     selector, federation = SELECTORS[config.selector](), config.federation
-    protection = config.protection
-    if "weighted_advantage" not in selector.requires:
-        bounded = not selector.requires or protection.epsilon is None or protection.scalar_limit is not None
+    protection, tables = config.protection, hidden_as(selector.requires, "table")
+    for name in sorted(selector.requires):
+        rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
+        require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")
+    if hidden_as(selector.requires, "number"):
+        bounded = protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
-        return require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
+        require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
+    if not tables:
+        return
+    rule = f"reads {len(tables)} tables, {' and '.join(tables)}, of which privacy {config.privacy!r} can hide one"
+    require(len(tables) == 1, "selector", config.selector, rule)
     able = sorted(name for name, make in SELECTORS.items() if make().private)
     rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
     require(selector.private, "selector", config.selector, rule, f"Use {' or '.join(able)}.")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Set
 from typing import Any, NamedTuple, Protocol
 
+from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Extra, Params
 
 
@@ -26,6 +27,7 @@ class Executor(Protocol):
     what these three calls return.
     """
 
+    config: ExperimentConfig
     num_clients: int
     most_steps: MostSteps
 

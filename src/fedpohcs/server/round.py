@@ -18,8 +18,8 @@ from fedpohcs.core.types import (
     RoundRecord,
     ServerState,
     Vector,
-    WeightedAdvantage,
 )
+from fedpohcs.metrics.packing import num_bytes
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.protocols import Executor
@@ -47,7 +47,7 @@ def run_round(
         metrics = CandidateMetrics(asked)
         if len(asked):
             metrics = executor.measure(state.params, state.round, asked, selector.requires)
-            metrics = sound_metrics(metrics, asked)
+            metrics = sound_metrics(metrics, asked, executor.config, state.params)
         question = without_silent(question, asked, metrics)
     with clock.phase("select"):
         if len(question.candidates):
@@ -141,16 +141,12 @@ def update_weight(updates: ClientUpdates, weight: Vector, federation: Federation
 
 
 def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:
-    """What each client that was asked sent: scalars, and the arrays of its table; or as counted on the way."""
+    """Bytes that each client sent when it was asked: as counted on the way, or of the arrays of what it measured."""
+    clients = metrics.client.tolist()
     if "upload_bytes" in metrics.costs:
-        return dict(zip(metrics.client.tolist(), metrics.costs["upload_bytes"].astype(int).tolist(), strict=True))
-    scalars = sum(metric.itemsize for metric in (metrics.mean_return, metrics.gradient_norm) if metric is not None)
-    tables = metrics.weighted_advantage or [None] * len(metrics.client)
-    return {int(client): scalars + _nbytes(table) for client, table in zip(metrics.client, tables, strict=True)}
-
-
-def _nbytes(table: WeightedAdvantage | None) -> int:
-    return 0 if table is None else sum(array.nbytes for array in (table.pair, table.value, *(table.fill or ())))
+        return dict(zip(clients, metrics.costs["upload_bytes"].astype(int).tolist(), strict=True))
+    columns = metrics.columns.items()
+    return {client: sum(num_bytes(name, column[row]) for name, column in columns) for row, client in enumerate(clients)}
 
 
 class PhaseClock:

@@ -92,13 +92,13 @@ def full() -> Selector:
 
 def power_of_choice() -> Selector:
     """The K candidates with the lowest return (Cho et al., 2022)."""
-    return by_score("loss", "mean_return", lambda question, metrics: {"loss": -_known(metrics.mean_return)})
+    return by_score("loss", "mean_return", lambda question, metrics: {"loss": -metrics.column("mean_return")})
 
 
 def gradient_norm() -> Selector:
     """The K candidates with the largest policy gradient (Marnissi et al., 2021)."""
     return by_score(
-        "gradient_norm", "gradient_norm", lambda question, metrics: {"gradient_norm": _known(metrics.gradient_norm)}
+        "gradient_norm", "gradient_norm", lambda question, metrics: {"gradient_norm": metrics.column("gradient_norm")}
     )
 
 
@@ -123,9 +123,9 @@ def heterogeneity_scores(
 
 
 def _table_scores(question: Question, metrics: CandidateMetrics) -> dict[str, Vector]:
-    if metrics.selection_metric is not None:
-        return {"selection_metric": metrics.selection_metric}
-    return heterogeneity_scores(question, metrics.client, _known(metrics.weighted_advantage))
+    if metrics.private:
+        return {"selection_metric": metrics.column("selection_metric")}
+    return heterogeneity_scores(question, metrics.client, metrics.column("weighted_advantage"))
 
 
 def fedpohcs() -> Selector:
@@ -164,7 +164,7 @@ def fedpohcs_one_phase() -> Selector:
     def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:
         state = _remember(state, metrics)
         candidates = question.candidates
-        if metrics.selection_metric is not None:
+        if metrics.private:
             latest = [state.scores.get(client, np.nan) for client in candidates.tolist()]
             scores = {"selection_metric": np.array(latest)}
         else:
@@ -180,15 +180,10 @@ def fedpohcs_one_phase() -> Selector:
 def _remember(state: OnePhaseState, metrics: CandidateMetrics) -> OnePhaseState:
     """With what those that were asked have sent; who sent nothing keeps what it had."""
     clients = metrics.client.tolist()
-    if metrics.selection_metric is not None:
-        fresh = zip(clients, metrics.selection_metric.tolist(), strict=True)
+    if metrics.private:
+        fresh = zip(clients, metrics.column("selection_metric").tolist(), strict=True)
         return state._replace(
             scores={**state.scores, **{client: score for client, score in fresh if not np.isnan(score)}}
         )
-    return state._replace(tables=state.tables | dict(zip(clients, _known(metrics.weighted_advantage), strict=True)))
-
-
-def _known(metric: Any) -> Any:
-    if metric is None:
-        raise RuntimeError("the executor did not measure what the selector requires")
-    return metric
+    tables = metrics.column("weighted_advantage")
+    return state._replace(tables=state.tables | dict(zip(clients, tables, strict=True)))

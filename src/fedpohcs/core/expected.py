@@ -1,0 +1,85 @@
+"""What an array that a client sends must be: type, shape and range. Metrics state it, the server checks it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_RETURN = 1e12  # beyond it a mean return, or an entry of a table, is a mistake
+KEY, NUMBER, COUNT = np.uint64, np.float64, np.int64
+
+
+class BadReplyError(Exception):
+    """A reply that is not what was asked for: the rule in a word, the array if it is one, and what is wrong."""
+
+    def __init__(self, rule: str, text: str, array: str = "") -> None:
+        super().__init__(f"{array} {text}".strip())
+        self.rule = rule
+        self.text = text
+        self.array = array
+
+
+class Expected(NamedTuple):
+    """What an array must be."""
+
+    dtype: Any
+    shape: tuple[int | None, ...] = ()  # None: any length
+    low: float = -math.inf
+    high: float = math.inf
+    finite: bool = True
+    optional: bool = False  # the array may be missing
+
+
+BOUNDED = Expected(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN)
+
+
+class Violation(NamedTuple):
+    """A rule that some rows of an array break."""
+
+    rule: str
+    text: str
+    rows: NDArray[np.bool_]
+
+
+def check_names(received: Mapping[str, Any], expected: Mapping[str, Expected]) -> None:
+    """Refuse a reply in which an array is missing, or that has one too many."""
+    missing = sorted(name for name, rule in expected.items() if name not in received and not rule.optional)
+    extra = sorted(received.keys() - expected.keys())
+    if missing or extra:
+        raise BadReplyError("names", f"lacks {missing[:3]} and brings {extra[:3]}")
+
+
+def check_array(name: str, array: np.ndarray, rule: Expected) -> None:
+    """Refuse an array that is not as expected."""
+    for violation in violations(array[None], rule):
+        raise BadReplyError(violation.rule, violation.text, name)
+
+
+def violations(rows: np.ndarray, rule: Expected) -> Iterator[Violation]:
+    """What is wrong with an array of which every client sent a row."""
+    everybody = np.ones(len(rows), bool)
+    if rows.dtype != rule.dtype:
+        yield Violation("type", f"is of type {rows.dtype.str!r}, not {np.dtype(rule.dtype).str!r}", everybody)
+        return
+    if not fits(rows.shape[1:], rule.shape):
+        yield Violation("shape", f"has the shape {rows.shape[1:]}, not {rule.shape}", everybody)
+        return
+    if not rule.finite:
+        return
+    own_axes = tuple(range(1, rows.ndim))
+    finite = np.asarray(np.isfinite(rows).all(axis=own_axes))
+    if not finite.all():
+        yield Violation("finite", "holds a number that is not finite", ~finite)
+    if rule.low > -math.inf or rule.high < math.inf:
+        inside = np.asarray(((rows >= rule.low) & (rows <= rule.high)).all(axis=own_axes))
+        if not (inside | ~finite).all():
+            yield Violation("range", f"holds a number outside [{rule.low:g}, {rule.high:g}]", finite & ~inside)
+
+
+def fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Whether an array of this shape is one of the wanted shape."""
+    return len(shape) == len(wanted) and all(
+        n >= 0 and want in (None, n) for n, want in zip(shape, wanted, strict=True)
+    )

@@ -1,0 +1,133 @@
+"""How clients on this machine are measured: what a metric may read of them, and what is refused of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.expected import BadReplyError
+from fedpohcs.core.randomness import Purpose, device_key
+from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.core.trees import take_clients
+from fedpohcs.core.types import CandidateMetrics, ClientIds, Distribution, Params, Vector
+from fedpohcs.execution.mapping import compiled, joined
+from fedpohcs.learners.base import Broadcast
+from fedpohcs.learners.client import ClientProgram, Own
+from fedpohcs.metrics.base import Column, Result, find_metric
+from fedpohcs.metrics.packing import check_value
+
+if TYPE_CHECKING:
+    from fedpohcs.execution.clients import LocalExecutor
+
+DISTRIBUTION_ROWS = 2048  # states a compiled call takes: one shape for tables of any size
+
+
+class LocalMeasuring:
+    """What one metric may read of the clients of a local executor; see `metrics.base.Measuring`."""
+
+    def __init__(self, metric: str, executor: LocalExecutor, params: Params, round_number: int) -> None:
+        self.metric, self.executor, self.params, self.round_number = metric, executor, params, round_number
+        self.config, self.learner = executor.config, executor.learner
+        key = device_key(self.config.seed, Purpose.GRADIENT_SAMPLE, round_number)
+        self.program = executor.program
+        self.sent = Broadcast(params, key, self.learner.schedule(round_number))
+
+    def latest_returns(self, clients: ClientIds) -> Vector:
+        """Mean undiscounted return of each client in its latest evaluation."""
+        return self.executor.latest_returns(clients)
+
+    def episodes(self, client: int) -> Sequence[Trajectory]:
+        """Recorded episodes of a client, one trajectory [T, E] per recorded evaluation, newest last."""
+        found = self.executor.episodes_of(client)
+        if not found:
+            raise UserError(
+                f"metric (={self.metric!r}) reads episodes of client {client + 1}, which recorded none. "
+                "Let the metric say reads='episodes'."
+            )
+        return found
+
+    def filters(self, client: int) -> Any:
+        """With which a client rescales observations and rewards."""
+        return take_clients(self.executor.filters_of(np.array([client])), 0)
+
+    def distribution(self, states: np.ndarray) -> Distribution:
+        """The policy on any number of states, in calls of one shape."""
+        padded = np.pad(states, ((0, -len(states) % DISTRIBUTION_ROWS), (0, 0)))
+        program = compiled(ClientProgram.distribution, self.program)
+        parts = [
+            jax.tree.map(np.asarray, program(self.sent, padded[start : start + DISTRIBUTION_ROWS]))
+            for start in range(0, len(padded), DISTRIBUTION_ROWS)
+        ]
+        return jax.tree.map(lambda *rows: np.concatenate(rows)[: len(states)], *parts)
+
+    def step_advantages(self, client: int, trajectory: Trajectory) -> np.ndarray:
+        """Advantage samples of recorded steps, [T, E]."""
+        program = compiled(ClientProgram.step_advantages, self.program)
+        stacked = self.executor.stacked_episodes([trajectory])
+        return np.asarray(program(self.sent, self._own(np.array([client])), stacked))[0, : len(trajectory.reward)]
+
+    def map(self, function: Callable[[int], Result], clients: ClientIds) -> list[Result]:
+        """`function(client)` for every client, on several threads; a failure names the client."""
+
+        def one(client: int) -> Result:
+            try:
+                return function(client)
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"metric (={self.metric!r}) failed for client {client + 1}: {_text(error)}.") from error
+
+        return self.executor.clients.on_host(one, [int(client) for client in clients])
+
+    def compute(self, function: Callable[..., Any], clients: ClientIds) -> np.ndarray:
+        """`function(program, sent, own, trajectory)`, compiled, on the latest recorded episodes of the clients."""
+        episodes = self.executor.stacked_episodes([self.episodes(client)[-1] for client in clients.tolist()])
+        own = (self._own(clients), episodes)
+        return joined(self.executor.clients.run_chunks(function, self.program, self.sent, own, clients))
+
+    def _own(self, clients: ClientIds) -> Own:
+        return Own(clients, None, self.executor.filters_of(clients))
+
+
+def measure_clients(
+    executor: LocalExecutor, params: Params, round_number: int, clients: ClientIds, names: Set[str]
+) -> CandidateMetrics:
+    """The named metrics of some clients, in their order."""
+    columns = {name: _column(LocalMeasuring(name, executor, params, round_number), clients) for name in sorted(names)}
+    return CandidateMetrics(clients, columns)
+
+
+def _column(measuring: LocalMeasuring, clients: ClientIds) -> Column:
+    """What a metric gives. One that raises, or is of no use, ends the run with a line that names it."""
+    name = measuring.metric
+    metric = find_metric(name)
+    try:
+        column = metric.join(metric.measure(measuring, clients))
+        if len(column) != len(clients):
+            raise UserError(f"metric (={name!r}) must give one value per client, not {len(column)} for {len(clients)}.")
+        _require_a_sound_value(measuring, clients, column)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"metric (={name!r}) failed: {_text(error)}.") from error
+    return column
+
+
+def _require_a_sound_value(measuring: LocalMeasuring, clients: ClientIds, column: Column) -> None:
+    """A client that diverged is left out in the round; a metric that serves for no client is wrong."""
+    problems = []
+    for client, value in zip(clients.tolist(), column, strict=True):
+        try:
+            return check_value(measuring.metric, value, measuring.config, measuring.params)
+        except BadReplyError as error:
+            problems.append(f"that of client {client + 1} {error.text}")
+    if problems:
+        raise UserError(f"metric (={measuring.metric!r}) has no value that keeps its rules: {problems[0]}.")
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,158 @@
+"""What a metric is: what clients measure, which rules their replies must keep, and how privacy sends it.
+
+A metric is one `Metric` and one line in `METRICS`; see docs/how-to/add-a-metric.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from fedpohcs.core.errors import require
+from fedpohcs.core.expected import BOUNDED, Expected
+from fedpohcs.core.registries import METRICS
+from fedpohcs.core.types import ClientIds, Params, Vector
+
+if TYPE_CHECKING:  # a selector's needs are looked up before JAX is configured
+    from fedpohcs.core.config import ExperimentConfig
+    from fedpohcs.core.trajectory import Trajectory
+    from fedpohcs.core.types import Distribution
+    from fedpohcs.learners.base import Learner
+    from fedpohcs.learners.filters import Filters
+
+Column = Any  # a value per client: numbers [C], arrays [C, ...], or a tuple
+Arrays = Mapping[str, np.ndarray]  # of one client's value, by name; the name of a value that is a single array is ""
+Result = TypeVar("Result")
+SELECTION_METRIC = "selection_metric"
+"""The column of Delta_n, which stands in place of tables where these are private."""
+
+
+class Measuring(Protocol):
+    """What a metric may read while it measures some clients under the current policy."""
+
+    @property
+    def config(self) -> ExperimentConfig: ...
+
+    @property
+    def params(self) -> Params: ...
+
+    @property
+    def round_number(self) -> int: ...
+
+    @property
+    def learner(self) -> Learner: ...
+
+    def latest_returns(self, clients: ClientIds) -> Vector:
+        """Mean undiscounted return of each client in its latest evaluation."""
+        ...
+
+    def episodes(self, client: int) -> Sequence[Trajectory]:
+        """Recorded episodes of a client, one trajectory [T, E] per recorded evaluation, newest last."""
+        ...
+
+    def filters(self, client: int) -> Filters:
+        """With which a client rescales observations and rewards."""
+        ...
+
+    def distribution(self, states: np.ndarray) -> Distribution:
+        """The policy's action distribution on filtered observations, [n, obs]."""
+        ...
+
+    def step_advantages(self, client: int, trajectory: Trajectory) -> np.ndarray:
+        """GAE samples of recorded steps, [T, E]."""
+        ...
+
+    def map(self, function: Callable[[int], Result], clients: ClientIds) -> list[Result]:
+        """`function(client)` for every client, on several threads."""
+        ...
+
+    def compute(self, function: Callable[..., Any], clients: ClientIds) -> np.ndarray:
+        """`function(learner, shared, own, trajectory)`, compiled, on the latest recorded episodes of the clients.
+
+        What is their own, and the result, has a leading client axis. Define the function once, at the top of a module:
+        every other function object is compiled anew.
+        """
+        ...
+
+
+def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+    """The rules of a metric that is one number per client."""
+    del config, params
+    return {"": BOUNDED}
+
+
+def _no_check(arrays: Arrays, config: ExperimentConfig) -> None:
+    """For values of which every array can be checked by itself."""
+    del arrays, config
+
+
+def _numbers(values: Sequence[Any]) -> np.ndarray:
+    return np.asarray(values, np.float64)
+
+
+def _as_single_array(value: Any) -> Arrays:
+    return {"": np.asarray(value)}
+
+
+def _from_single_array(arrays: Arrays) -> Any:
+    return arrays[""]
+
+
+class Metric(NamedTuple):
+    """What clients can measure for the server. The defaults are those of one number per client.
+
+    Attributes:
+        measure: the values of some clients, in their order. `each` makes it from a function of one client.
+        rules: what the arrays of one client's value must be, by name, given the config and the policy's parameters.
+        pack: one client's value as arrays.
+        unpack: the value back.
+        check: raises `BadReplyError` if arrays that keep the rules do not fit each other.
+        join: the values of all clients as a column.
+        reads: what must have been played: recorded episodes, the latest returns alone, or nothing.
+        hide: how privacy sends it. "number": rounded; "table": a `WeightedAdvantage`, of which the server learns
+            Delta_n alone; None: private selection refuses it.
+        prefers: of a score, which values get a client selected: a liar claims those. None: it is no score.
+        compile_ahead: what takes long before the first measurement; called in a thread of its own when a run starts.
+    """
+
+    measure: Callable[[Measuring, ClientIds], Column]
+    rules: Callable[[ExperimentConfig, Params], Mapping[str, Expected]] = _one_number
+    pack: Callable[[Any], Arrays] = _as_single_array
+    unpack: Callable[[Arrays], Any] = _from_single_array
+    check: Callable[[Arrays, ExperimentConfig], None] = _no_check
+    join: Callable[[Sequence[Any]], Column] = _numbers
+    reads: Literal["episodes", "returns"] | None = "episodes"
+    hide: Literal["number", "table"] | None = None
+    prefers: Literal["high", "low"] | None = None
+    compile_ahead: Callable[[], None] | None = None
+
+
+def each(function: Callable[[Measuring, int], Any]) -> Callable[[Measuring, ClientIds], list[Any]]:
+    """A `measure` that measures one client at a time."""
+
+    def measure(measuring: Measuring, clients: ClientIds) -> list[Any]:
+        return measuring.map(lambda client: function(measuring, client), clients)
+
+    measure.__doc__ = function.__doc__
+    return measure
+
+
+def find_metric(name: str) -> Metric:
+    """The metric of a name; refused if there is none, or if something else is registered under it."""
+    metric = METRICS.find(name)
+    rule = "must be registered as an instance of fedpohcs.metrics.base.Metric"
+    require(isinstance(metric, Metric), "metric", name, f"{rule}, not {type(metric).__name__}")
+    require(name.isidentifier(), "metric", name, "must be a name of letters, digits and underscores")
+    return metric
+
+
+def read_from(names: Iterable[str], source: str) -> bool:
+    """Whether one of these metrics reads "episodes", or "returns"."""
+    return any(find_metric(name).reads == source for name in names)
+
+
+def hidden_as(names: Iterable[str], form: str) -> list[str]:
+    """Those of these metrics that privacy sends as "number", or as "table", in order of their names."""
+    return [name for name in sorted(names) if find_metric(name).hide == form]

@@ -1,0 +1,70 @@
+"""Metrics of the gradient with which a client would change the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpohcs.core.expected import Expected
+from fedpohcs.core.lazy import LazyModule
+from fedpohcs.core.types import ClientIds, Params, Vector
+from fedpohcs.metrics.base import Measuring, Metric
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from fedpohcs.core.config import ExperimentConfig
+    from fedpohcs.core.trajectory import Trajectory
+    from fedpohcs.learners.base import Broadcast
+    from fedpohcs.learners.client import ClientProgram, Own
+else:  # looking up what a metric reads must not wait for JAX
+    jax, jnp, optax = LazyModule("jax"), LazyModule("jax.numpy"), LazyModule("optax")
+
+
+def mean_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+    """Mean norm of the surrogate's gradient over a few minibatches of each client's recorded steps, [C]."""
+
+    def one(own: Own, trajectory: Trajectory) -> jax.Array:
+        norms, is_step = program.minibatch_gradients(sent, own, trajectory, optax.tree.norm)
+        weight = is_step.any(axis=1)
+        return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)
+
+    return jax.vmap(one)(own, trajectory)
+
+
+def mean_gradients(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+    """The surrogate's gradient, averaged over the same steps, [C, P]: the direction in which a client would go."""
+
+    def one(own: Own, trajectory: Trajectory) -> jax.Array:
+        gradients, is_step = program.minibatch_gradients(sent, own, trajectory, _flattened)
+        weight = is_step.sum(axis=1)
+        return -(gradients * weight[:, None]).sum(axis=0) / jnp.maximum(weight.sum(), 1)  # learners descend a loss
+
+    return jax.vmap(one)(own, trajectory)
+
+
+def _flattened(tree: Any) -> jax.Array:
+    return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def gradient_norm(measuring: Measuring, clients: ClientIds) -> Vector:
+    """Mean norm of the policy gradient over a few minibatches of the episodes recorded last."""
+    return measuring.compute(mean_norms, clients)
+
+
+def policy_gradient(measuring: Measuring, clients: ClientIds) -> np.ndarray:
+    """The policy gradient over the episodes recorded last, as one vector in the order of the policy's arrays."""
+    return measuring.compute(mean_gradients, clients)
+
+
+def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+    del config
+    return {"": Expected(np.float32, (sum(np.size(leaf) for leaf in jax.tree.leaves(params.policy)),))}
+
+
+GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")
+POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)

@@ -1,0 +1,47 @@
+"""Metrics of what clients' episodes return and how long they last."""
+
+import math
+
+import numpy as np
+
+from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.core.types import ClientIds, Vector
+from fedpohcs.metrics.base import Measuring, Metric, each
+from fedpohcs.metrics.episodes import first_steps, in_order
+
+
+def mean_return(measuring: Measuring, clients: ClientIds) -> Vector:
+    """Mean undiscounted return of the latest evaluation."""
+    return measuring.latest_returns(clients)
+
+
+def return_std(measuring: Measuring, client: int) -> float:
+    """Standard deviation of the undiscounted return over the episodes recorded last."""
+    returns, _ = _totals(measuring, client)
+    return float(returns.std()) if len(returns) else math.nan
+
+
+def episode_length(measuring: Measuring, client: int) -> float:
+    """Mean number of steps of the episodes recorded last."""
+    _, lengths = _totals(measuring, client)
+    return float(lengths.mean()) if len(lengths) else math.nan
+
+
+def _totals(measuring: Measuring, client: int) -> tuple[Vector, Vector]:
+    latest = measuring.episodes(client)[-1]
+    return episode_totals(latest, measuring.config.modelling.steps_per_episode)
+
+
+def episode_totals(trajectory: Trajectory, steps_per_episode: int | None) -> tuple[Vector, Vector]:
+    """Return and length of each recorded episode, of which only so many first steps count (None: all)."""
+    steps = first_steps(in_order(trajectory), steps_per_episode)
+    if not len(steps.reward):
+        return np.empty(0), np.empty(0)
+    end = np.flatnonzero(steps.last) + 1
+    begin = np.concatenate(([0], end[:-1]))
+    return np.add.reduceat(steps.reward.astype(np.float64), begin), (end - begin).astype(np.float64)
+
+
+MEAN_RETURN = Metric(mean_return, reads="returns", hide="number", prefers="low")
+RETURN_STD = Metric(each(return_std), hide="number", prefers="high")
+EPISODE_LENGTH = Metric(each(episode_length), hide="number", prefers="high")

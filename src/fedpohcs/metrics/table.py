@@ -1,0 +1,167 @@
+"""The metric `weighted_advantage`: the table D_n A_n of each client, by which candidates are compared.
+
+What goes into a table is in `weighted_advantage`; here is what is read for it, and how it travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpohcs.core.errors import require
+from fedpohcs.core.expected import BOUNDED, KEY, NUMBER, BadReplyError, Expected
+from fedpohcs.core.imports import import_function
+from fedpohcs.core.types import ClientIds, Params, Steps, WeightedAdvantage
+from fedpohcs.metrics.base import Arrays, Measuring, Metric
+from fedpohcs.metrics.episodes import in_order
+
+if TYPE_CHECKING:
+    from fedpohcs.core.config import ExperimentConfig
+
+ROWS = {"value": "pair", "fill/pair_state_key": "pair", "fill/pair_centre": "pair", "fill/visitation": "fill/state_key"}
+"""Arrays of a table with a row for every row of another."""
+
+
+def weighted_advantage(measuring: Measuring, clients: ClientIds) -> list[WeightedAdvantage]:
+    """D_n A_n, visitation times advantage by state-action pair. Paper: Alg. 3, l. 6."""
+    from fedpohcs.metrics.weighted_advantage import weighted_advantage_table  # Numba: only where tables are made
+
+    modelling, discount = measuring.config.modelling, measuring.config.learner.discount
+    discretise = find_discretiser(modelling.discretiser)
+
+    def table(client: int) -> WeightedAdvantage:
+        steps = recorded_steps(measuring, client, discretise)
+        return weighted_advantage_table(steps, measuring.distribution, modelling, discount)
+
+    return measuring.map(table, clients)
+
+
+def recorded_steps(measuring: Measuring, client: int, discretise: Callable[[np.ndarray], Any] | None = None) -> Steps:
+    """The client's recorded episodes, one after the other, as its filters see them now."""
+    import jax
+
+    modelling = measuring.config.modelling
+    parts = []
+    for trajectory in measuring.episodes(client):
+        advantage = measuring.step_advantages(client, trajectory) if modelling.advantages == "gae" else None
+        parts.append(in_order(trajectory, advantage))
+    steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    if discretise is not None:
+        steps = steps._replace(cell=own_cells(discretise, steps.observation))
+    filters = measuring.filters(client)
+    steps = steps._replace(observation=measuring.learner.filtered(filters, steps.observation))
+    if modelling.rewards == "filtered":
+        steps = steps._replace(reward=measuring.learner.filtered_reward(filters, steps.reward))
+    return _clipped(steps, measuring.learner.world.actions) if modelling.clip_actions else steps
+
+
+def _clipped(steps: Steps, actions: Any) -> Steps:
+    from fedpohcs.worlds.base import ContinuousActions
+
+    if isinstance(actions, ContinuousActions):
+        return steps._replace(action=np.clip(steps.action, actions.low, actions.high))
+    return steps
+
+
+def find_discretiser(name: str | None) -> Callable[[np.ndarray], Any] | None:
+    """The function that `modelling.discretiser` names."""
+    if name is None:
+        return None
+    found = import_function("modelling.discretiser", name)
+    require(found is not None, "modelling.discretiser", name, "must name a function: module:function")
+    return found
+
+
+def own_cells(discretise: Callable[[np.ndarray], Any], observation: np.ndarray) -> np.ndarray:
+    """The cells that a user's function gives, checked."""
+    cells = np.asarray(discretise(observation))
+    rule = f"must give one row of integers for each of {len(observation)} observations"
+    fits = cells.ndim in (1, 2) and len(cells) == len(observation) and np.issubdtype(cells.dtype, np.integer)
+    require(fits, "modelling.discretiser", f"{cells.dtype}{list(cells.shape)}", rule)
+    return cells.astype(np.int64)
+
+
+def pack_table(table: WeightedAdvantage) -> dict[str, np.ndarray]:
+    """A client's table, array by array."""
+    arrays = {"pair": table.pair, "value": table.value}
+    if table.fill is not None:
+        arrays |= {f"fill/{name}": array for name, array in table.fill._asdict().items()}
+    return arrays
+
+
+def unpack_table(arrays: Arrays) -> WeightedAdvantage:
+    """The table back."""
+    fill = {name.removeprefix("fill/"): array for name, array in arrays.items() if name.startswith("fill/")}
+    if not fill:
+        return WeightedAdvantage(arrays["pair"], arrays["value"])
+    from fedpohcs.metrics.prediction import AdvantagePredictor
+
+    return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill))
+
+
+def table_rules(*, predicted: bool) -> dict[str, Expected]:
+    """What the arrays of a table must be, each alone; `predicted` where missing entries are.
+
+    The predictor is optional: a client that has seen nothing has none. `check_table` demands it of all others.
+    """
+    rules = {"pair": Expected(KEY, (None,)), "value": BOUNDED._replace(shape=(None,))}
+    if predicted:
+        keys, numbers = Expected(KEY, (None,), optional=True), Expected(NUMBER, (None,), optional=True)
+        single = Expected(np.float32, (None,), optional=True)
+        rules |= {
+            "fill/state_key": keys,
+            "fill/visitation": numbers,
+            "fill/pair_state_key": keys,
+            "fill/pair_centre": single._replace(shape=(None, None)),
+            "fill/frequency": single._replace(shape=(None, None)),
+            "fill/phase": single,
+            "fill/coefficient": numbers,
+        }
+    return rules
+
+
+def check_table(arrays: Arrays, *, predicted: bool = False) -> None:
+    """Refuse arrays of a table that do not fit each other, or keys that do not ascend: tables are joined by them."""
+    present = {name for name in arrays if name.startswith("fill/")}
+    wanted = table_rules(predicted=predicted).keys() - {"pair", "value"}
+    if (present or len(arrays["pair"])) and present != wanted:
+        raise BadReplyError("names", f"of the predictor are {sorted(present)}, not {sorted(wanted)}")
+    for name, other in ROWS.items():
+        if name in arrays and len(arrays[name]) != len(arrays[other]):
+            raise BadReplyError("shape", f"and {other} of the table have different lengths", name)
+    if "fill/phase" in arrays:
+        width, features = arrays["fill/pair_centre"].shape[1], len(arrays["fill/phase"])
+        if arrays["fill/frequency"].shape != (width, features) or len(arrays["fill/coefficient"]) != features + 1:
+            raise BadReplyError("shape", "does not fit the other arrays of the table", "fill/frequency")
+    for name in ("pair", "fill/state_key"):
+        if name in arrays and (arrays[name][1:] <= arrays[name][:-1]).any():
+            raise BadReplyError("order", "does not ascend", name)
+
+
+def _rules(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+    del params
+    return table_rules(predicted=config.modelling.missing == "predicted")
+
+
+def _compile_ahead() -> None:
+    from fedpohcs.metrics.weighted_advantage import compile_ahead
+
+    compile_ahead()
+
+
+def _check(arrays: Arrays, config: ExperimentConfig) -> None:
+    check_table(arrays, predicted=config.modelling.missing == "predicted")
+
+
+WEIGHTED_ADVANTAGE = Metric(
+    weighted_advantage,
+    _rules,
+    pack_table,
+    unpack_table,
+    _check,
+    join=tuple,
+    hide="table",
+    compile_ahead=_compile_ahead,
+)

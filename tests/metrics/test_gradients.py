@@ -1,0 +1,45 @@
+"""Metrics of the policy gradient."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.execution.in_process import InProcessExecutor
+from fedpohcs.learners.ppo import make_batch, policy_loss
+
+CLIENTS = np.array([2, 0])
+
+
+def measured(episodes: int, name: str) -> tuple[InProcessExecutor, np.ndarray]:
+    federation = FederationConfig(num_clients=3, num_candidates=2, num_selected=1, evaluation_episodes=episodes)
+    executor = InProcessExecutor(replace(preset("tabular"), federation=federation))
+    params = executor.initial_params()
+    executor.evaluate(params, 0, np.arange(3))
+    return executor, executor.measure(params, 0, CLIENTS, frozenset({name})).column(name)
+
+
+@pytest.mark.parametrize("episodes", [1, 3, 4, 42])
+def test_norms_are_measured_from_any_number_of_steps(episodes: int) -> None:
+    """Tabular episodes have 50 steps: 50, 150, 200 and 2100 steps, of which 4 minibatches of up to 512 are made."""
+    _, norms = measured(episodes, "gradient_norm")
+    assert (norms > 0).all()
+
+
+@pytest.mark.parametrize("episodes", [1, 3, 40])
+def test_the_gradient_is_that_of_the_mean_surrogate_over_all_recorded_steps(episodes: int) -> None:
+    """Up to 2048 steps all are used; each counts once, wherever minibatches are padded."""
+    executor, gradients = measured(episodes, "policy_gradient")
+    params = executor.initial_params()
+    for client, found in zip(CLIENTS.tolist(), gradients, strict=True):
+        filters = jax.tree.map(lambda x: x[client], executor.state.filters)  # noqa: B023
+        batch = make_batch(executor.config.learner, params, filters, executor.episodes_of(client)[-1])
+        loss = (executor.config.learner, batch.samples, batch.valid, params.kl_coefficient, jnp.float32(0))
+        leaves = jax.tree.leaves(jax.grad(policy_loss)(params.policy, *loss))
+        expected = -np.concatenate([np.ravel(leaf) for leaf in leaves])
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
