@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_every_claim_has_a_worst_case_that_reaches_its_documented_ratio() -> Non
 def test_every_false_claim_has_a_counterexample_and_no_other_claim_has_one() -> None:
     largest = {name: max(worst.ratios.get(name, 0) for worst in WORST_CASES.values()) for name in CLAIMS}
     assert {name for name, ratio in largest.items() if ratio > 1} == {n for n, c in CLAIMS.items() if not c.holds}
+
+
+def test_the_page_has_every_ratio() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", page, flags=re.MULTILINE)
+    printed = {label: dict(re.findall(r"`([\w-]+)` ([\d.∞]+)", ratios)) for label, ratios in rows}
+    documented = {label: dict(worst.ratios) for label, worst in WORST_CASES.items()}
+    assert printed == {
+        label: {name: "∞" if np.isinf(ratio) else f"{ratio:.4f}" for name, ratio in ratios.items()}
+        for label, ratios in documented.items()
+    }
+    assert f"{len(WORST_CASES)} small instances" in page
+    assert f"any of the {len(TERMS)} terms" in page
+    assert re.findall(r"^\| `([\w-]+)`: ", page, flags=re.MULTILINE) == list(CLAIMS)
 
 
 def code_of(function: Function, source: str) -> Any:

@@ -156,8 +156,8 @@ def rare_detour(discount: float = 0.9) -> Instances:
 def fork() -> Instances:
     """Two clients that differ little and in proportion: the second-order bound on V-bar - V_I with equality.
 
-    At u client 0 may rise and client 1 may fall; at v client 1 may rise and client 0 may fall. From `first` client 0 may
-    go to u and client 1 to v, so that each client can only rise. The imaginary MDP goes to u and v, and rises or falls.
+    At u client 0 may rise and client 1 may fall; at v client 1 may rise and client 0 may fall. From `first` client 0
+    may go to u and client 1 to v, so that each client can only rise. The imaginary MDP goes to both and may fall.
     """
     first, u, v, high, low = range(5)
     P = (1 - SLOW) * _staying(2, 5, 1)
@@ -339,7 +339,7 @@ def rivals(discount: float) -> Instances:
 
 
 def outsider(discount: float) -> Instances:
-    """Only a rare client takes part. It can stay at x and slowly falls at y; the other client stays at y and falls at x.
+    """Only a rare client takes part. It stays at x and slowly falls at y; the other client stays at y and falls at x.
 
     A reward for y makes the rare client indifferent, and it chooses x. The imaginary MDP, which is nearly the other
     client, loses 2 gamma p L^2: half of Proposition 7 and all of its sharper form, for every discount.
