@@ -165,6 +165,12 @@ def test_the_constants_of_the_theorem_are_those_printed() -> None:
     )
 
 
+def test_the_rates_of_networks_are_those_printed() -> None:
+    assert np.isclose(bounds.linearisation_rate(32, 1024, 243), 2**6 * 2**-1 * 3**2)
+    assert np.isclose(bounds.policy_aggregation_rate(9), 3)
+    assert np.isclose(bounds.output_difference_rate(7), 7)
+
+
 def test_sharper_bounds_are_never_looser() -> None:
     case = Case(draw(np.random.default_rng(5), Size(4, 5, 3), 200))
     errors = bounds.Errors(case["delta"], case["epsilon"], 0.1, 0.2)

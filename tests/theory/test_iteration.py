@@ -82,6 +82,45 @@ def test_injected_errors_have_the_size_asked_for(federation: Federation) -> None
     assert np.allclose(errors.epsilon, epsilon)
 
 
+def test_injected_aggregation_errors_have_the_size_asked_for(federation: Federation) -> None:
+    shift = np.array([[0.5, -1.0, 0.0, 0.25, 1.0], [0.0, 0.0, -0.5, 0.0, 0.0]])
+    run = run_fapi(federation, 4, faults=Faults(value_aggregation=0.2, shift=shift, clip=False))
+    assert np.allclose(run.value_aggregation, [0.2, 0.1, 0.2, 0.1])
+    exact = [
+        operators.client_mean(federation.weights, operators.evaluate(federation.clients, policy[None]), 1)
+        for policy in run.policies[:4]
+    ]
+    assert np.allclose(np.array(run.values) - exact, 0.2 * np.concatenate([shift, shift]))
+
+
+def test_an_aggregated_policy_is_mixed_with_the_target_of_the_round(federation: Federation) -> None:
+    targets = np.eye(3)[[[0, 1, 2, 0, 1], [2, 2, 2, 2, 2]]]
+    whole = run_fapi(federation, 3, faults=Faults(policy_aggregation=1.0, target=targets))
+    assert np.array_equal(whole.policies[1:], targets[[0, 1, 0]])
+    half = run_fapi(federation, 1, faults=Faults(policy_aggregation=0.5))
+    exact = run_fapi(federation, 1).policy
+    assert np.allclose(half.policy, exact / 2 + 1 / 6)
+    assert np.isclose(half.policy_aggregation[0], np.linalg.norm(exact - 1 / 3, axis=-1).max() / 2)
+
+
+def test_a_clipped_aggregate_stays_where_true_values_are(federation: Federation) -> None:
+    run = run_fapi(federation, 3, faults=Faults(value_aggregation=50.0))
+    assert (np.min(run.values), np.max(run.values)) == (0, 1 / (1 - 0.8))
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        (Faults(value_aggregation=-0.1), "value_aggregation .* must not be negative"),
+        (Faults(policy_aggregation=1.5), r"policy_aggregation .* must lie in \[0, 1\]"),
+        (Faults(delta=[0.1, 0.2]), r"delta .* must be one number or have the shape \[N\] = \[4\]"),
+    ],
+)
+def test_impossible_faults_are_refused(federation: Federation, faults: Faults, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        run_fapi(federation, 1, faults=faults)
+
+
 def test_clipped_values_stay_where_true_values_are_and_are_no_worse(federation: Federation) -> None:
     run = run_fapi(federation, 4, faults=Faults(delta=50.0))
     assert np.min(run.values) >= 0

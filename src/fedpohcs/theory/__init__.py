@@ -1,6 +1,6 @@
-"""The theory of the paper as code: tables, exact arithmetic, one function an equation.
+"""The theory of the paper as code: tables, exact arithmetic, one function per equation.
 
-Names are imported when first used, as those of `fedpohcs` are.
+Names are imported at their first use, like those of `fedpohcs`.
 """
 
 from typing import TYPE_CHECKING

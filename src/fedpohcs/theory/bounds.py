@@ -1,8 +1,9 @@
 """Every bound of the paper, as a function that returns its terms by name. Numbers are those of the compiled paper.
 
-Where our own search or proofs say that a bound needs a condition, the docstring says so; docs/theory.md has the table.
+Docstrings state the conditions that the paper leaves out; docs/theory.md has proofs and counterexamples.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +25,11 @@ class Bound(dict[str, Number]):
 
 
 class Errors(NamedTuple):
-    """Approximation errors of a run, at their largest over the rounds.
+    """Approximation errors of a run: the largest over all rounds.
 
     Attributes:
-        delta: delta_n of every client [..., N]. Paper: Eq. (7).
-        epsilon: epsilon_n of every client [..., N]. Paper: Eq. (7), at the value function the client improved on.
+        delta: delta_n per client [..., N]. Paper: Eq. (7).
+        epsilon: epsilon_n per client [..., N], at the value function that the client improves on. Paper: Eq. (7).
         value_aggregation: epsilon-bar_w, the error of averaging value parameters.
         policy_aggregation: epsilon-bar_theta or epsilon-tilde_theta, the error of averaging policy parameters.
     """
@@ -40,7 +41,7 @@ class Errors(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What the bounds need to know of a federation."""
+    """The constants of a federation that appear in the bounds."""
 
     discount: Array
     reward_bound: Array
@@ -60,7 +61,7 @@ class Setting(NamedTuple):
 
 
 def setting_of(federation: AnyFederation) -> Setting:
-    """The constants of a federation that appear in the bounds."""
+    """Compute the constants of a federation that appear in the bounds."""
     num_actions = federation.rewards.shape[-1]
     return Setting(federation.discount, federation.reward_bound, num_actions, federation.weights, levels_of(federation))
 
@@ -85,7 +86,7 @@ def value_gap(setting: Setting) -> Bound:
 
 
 def mean_evaluation_error(setting: Setting, errors: Errors) -> Bound:
-    """delta-bar: ||V^t - V-bar^{pi^t}||. Paper: Sec. 3.1. Note that it holds epsilon-bar_w."""
+    """delta-bar: ||V^t - V-bar^{pi^t}||. Paper: Sec. 3.1. It contains epsilon-bar_w."""
     return Bound(value_aggregation=errors.value_aggregation, evaluation=(setting.weights * errors.delta).sum(-1))
 
 
@@ -95,9 +96,9 @@ def evaluation_error(setting: Setting, errors: Errors) -> Bound:
 
 
 def improvement_with_evaluation(setting: Setting, errors: Errors) -> Bound:
-    """epsilon': ||T_I^{pi^{t+1}} V^t - T_I V^t|| in Algorithm 1, everyone taking part. Paper: Lemma 5.
+    """epsilon': ||T_I^{pi^{t+1}} V^t - T_I V^t|| in Algorithm 1 with full participation. Paper: Lemma 5.
 
-    Needs V^t in [0, R_max / (1 - gamma)], or delta_n of at most half of that.
+    Holds for V^t in [0, R_max / (1 - gamma)], or delta_n of at most half of that range.
     """
     gamma, largest = setting.discount, setting.largest_value
     return Bound(
@@ -108,7 +109,7 @@ def improvement_with_evaluation(setting: Setting, errors: Errors) -> Bound:
 
 
 def improvement_without_evaluation(setting: Setting, errors: Errors) -> Bound:
-    """epsilon-dot: the same in Algorithm 2, everyone taking part. Paper: Lemma 6."""
+    """epsilon-dot: the same in Algorithm 2 with full participation. Paper: Lemma 6."""
     gamma, h, largest = setting.discount, setting.horizon, setting.largest_value
     return Bound(
         policy_aggregation=_policy_aggregation(setting, errors),
@@ -136,7 +137,7 @@ def partial_improvement_without_evaluation(setting: Setting, errors: Errors, sel
 def partial_improvement_with_evaluation(setting: Setting, errors: Errors, selected: Array) -> Bound:
     """epsilon-acute: the same in Algorithm 1 with the clients of weight q'_m = `selected`. Paper: Proposition 9.
 
-    Needs V^t in [0, R_max / (1 - gamma)], or delta_n of at most half of that.
+    Holds for V^t in [0, R_max / (1 - gamma)], or delta_n of at most half of that range.
     """
     gamma, largest = setting.discount, setting.largest_value
     return Bound(
@@ -147,23 +148,50 @@ def partial_improvement_with_evaluation(setting: Setting, errors: Errors, select
     )
 
 
-def improvement(setting: Setting, errors: Errors, algorithm: int, selected: Array | None = None) -> Bound:
-    """The bound on the improvement error that belongs to an algorithm and to who takes part."""
-    if selected is None:
-        full = improvement_with_evaluation if algorithm == 1 else improvement_without_evaluation
-        return full(setting, errors)
-    partial = partial_improvement_with_evaluation if algorithm == 1 else partial_improvement_without_evaluation
-    return partial(setting, errors, selected)
+class Family(NamedTuple):
+    """The bounds that Theorem 10 is composed of: those of the paper, or the smaller ones of `sharper`.
 
-
-def fapi(setting: Setting, errors: Errors, algorithm: int, selected: Array | None = None) -> Bound:
-    """limsup |V-bar^{pi^t}(s) - max(V-bar^{pi*}(s), V-bar^{pi_I*}(s))| in every state. Paper: Theorem 10.
-
-    Holds as well with any other policy in place of pi*; see docs/theory.md.
+    Attributes:
+        value_gap: Lemma 4.
+        with_evaluation: Lemma 5, Algorithm 1 with full participation.
+        without_evaluation: Lemma 6, Algorithm 2 with full participation.
+        partial_with_evaluation: Proposition 9, Algorithm 1 with partial participation.
+        partial_without_evaluation: Proposition 7, Algorithm 2 with partial participation.
     """
-    gap = value_gap(setting).total
-    epsilon = improvement(setting, errors, algorithm, selected).total
-    return Bound(api(setting.discount, epsilon, evaluation_error(setting, errors).total) | Bound(imaginary=2 * gap))
+
+    value_gap: Callable[[Setting], Bound]
+    with_evaluation: Callable[[Setting, Errors], Bound]
+    without_evaluation: Callable[[Setting, Errors], Bound]
+    partial_with_evaluation: Callable[[Setting, Errors, Array], Bound]
+    partial_without_evaluation: Callable[[Setting, Errors, Array], Bound]
+
+    def improvement(self, setting: Setting, errors: Errors, algorithm: int, selected: Array | None = None) -> Bound:
+        """The bound on the improvement error of an algorithm with full or partial participation."""
+        if selected is None:
+            full = self.with_evaluation if algorithm == 1 else self.without_evaluation
+            return full(setting, errors)
+        partial = self.partial_with_evaluation if algorithm == 1 else self.partial_without_evaluation
+        return partial(setting, errors, selected)
+
+    def fapi(self, setting: Setting, errors: Errors, algorithm: int, selected: Array | None = None) -> Bound:
+        """limsup |V-bar^{pi^t}(s) - max(V-bar^{pi*}(s), V-bar^{pi_I*}(s))| in every state. Paper: Theorem 10.
+
+        Also holds with any other policy in place of pi*; see docs/theory.md.
+        """
+        gap = self.value_gap(setting).total
+        delta = gap + mean_evaluation_error(setting, errors).total
+        epsilon = self.improvement(setting, errors, algorithm, selected).total
+        return Bound(api(setting.discount, epsilon, delta) | Bound(imaginary=2 * gap))
+
+
+PAPER = Family(
+    value_gap,
+    improvement_with_evaluation,
+    improvement_without_evaluation,
+    partial_improvement_with_evaluation,
+    partial_improvement_without_evaluation,
+)
+improvement, fapi = PAPER.improvement, PAPER.fapi
 
 
 def fapi_constants(discount: ArrayLike, reward_bound: ArrayLike) -> tuple[Array, Array, Array]:
@@ -177,9 +205,9 @@ def fapi_constants(discount: ArrayLike, reward_bound: ArrayLike) -> tuple[Array,
 
 
 def fapi_by_level(setting: Setting, errors: Errors, selected: Array) -> Bound:
-    """Theorem 10 for Algorithm 2 with partial participation, ordered by levels of heterogeneity.
+    """Theorem 10 for Algorithm 2 with partial participation, with one term per level of heterogeneity.
 
-    The paper hides the factors of the last terms; here they are written out.
+    The paper hides the factors of the last terms in O-notation; here they are explicit.
     """
     gamma, h = setting.discount, setting.horizon
     C_1, C_2, C_3 = fapi_constants(gamma, setting.reward_bound)
@@ -198,8 +226,8 @@ def fapi_by_level(setting: Setting, errors: Errors, selected: Array) -> Bound:
 def homogeneous(setting: Setting, errors: Errors, selected: Array | None = None) -> Bound:
     """limsup ||V-bar^{pi^t} - V-bar^{pi*}|| of identical clients with federated evaluation. Paper: Proposition 14.
 
-    The paper prints sum_n q_n epsilon_n for partial participation too. That is false; give `selected` to get the
-    weights q'_m that its proof arrives at. pi* must be optimal in every state, not from mu alone.
+    For partial participation the paper also prints sum_n q_n epsilon_n, which is false. With `selected` the weights
+    are q'_m, as in its proof. pi* must be optimal in every state, not only from mu.
     """
     gamma, h = setting.discount, setting.horizon
     weights = setting.weights if selected is None else selected
@@ -212,17 +240,17 @@ def homogeneous(setting: Setting, errors: Errors, selected: Array | None = None)
 
 
 def selection_threshold(setting: Setting) -> Array:
-    """2 gamma / (1 + gamma) kappa_2, below which Remark 8 wants the mean kappa_{m,n} of the selected clients."""
+    """2 gamma / (1 + gamma) kappa_2: the limit of Remark 8 on the mean kappa_{m,n} of the selected clients."""
     return 2 * setting.discount / (1 + setting.discount) * setting.levels.kappa_2
 
 
 def operator_difference(setting: Setting, kappa: Array) -> Array:
-    """||T_m V - T_n V|| and its three companions. Paper: Lemma 15. Needs |V| <= R_max / (1 - gamma)."""
+    """||T_m V - T_n V||, and the same for T^pi and T_I. Paper: Lemma 15. Holds for |V| <= R_max / (1 - gamma)."""
     return setting.discount * setting.largest_value * kappa
 
 
 def policy_difference(setting: Setting, aggregation_error: Number) -> Array:
-    """||T^pi V - T^pi-bar V||. Paper: Lemma 16. Needs |V| <= R_max / (1 - gamma)."""
+    """||T^pi V - T^pi-bar V||. Paper: Lemma 16. Holds for |V| <= R_max / (1 - gamma)."""
     return np.asarray(aggregation_error) * np.sqrt(setting.num_actions) * setting.largest_value
 
 
@@ -237,12 +265,12 @@ def linearisation_rate(radius: ArrayLike, width: ArrayLike, weight_bound: ArrayL
 
 
 def policy_aggregation_rate(radius: ArrayLike) -> Array:
-    """R^{1/2}: the stated rate of policy aggregation. Paper: Lemma 12. The constant sqrt(8) makes it a bound."""
+    """R^{1/2}: the stated rate of policy aggregation. Paper: Lemma 12. It is a bound with the factor sqrt(8)."""
     return np.sqrt(np.asarray(radius))
 
 
 def output_difference_rate(radius: ArrayLike) -> Array:
-    """R: the stated rate of the difference of two outputs. Paper: Lemma 19. With the same action, 2 R is a bound."""
+    """R: the stated rate of the difference of two outputs. Paper: Lemma 19. For one action, 2 R is a bound."""
     return np.asarray(radius, float)
 
 

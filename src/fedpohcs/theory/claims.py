@@ -1,7 +1,7 @@
-"""What the paper claims, as comparisons of two numbers: what is measured and what it is claimed not to exceed.
+"""The claims of the paper. Each compares a measured number with the bound that it is claimed not to exceed.
 
-A check takes a `Case` of many instances and returns both as arrays whose first axis is that of the instances. Where a
-claim says nothing about an instance, the measured number is NaN.
+A check takes a `Case` of many instances and returns measured numbers and bounds as arrays whose first axis is that of
+the instances. The measured number is NaN if a claim does not apply to an instance.
 """
 
 from collections.abc import Callable
@@ -29,19 +29,19 @@ Pair = tuple[Array, Array]
 OfRun = Callable[[bounds.Setting, bounds.Errors, int, Array | None], bounds.Bound]
 OfLevel = Callable[[bounds.Setting, Array], Array]
 NOISE = 1e-9
-"""Differences below this share of R_max / (1 - gamma) are rounding."""
+"""Differences below this share of R_max / (1 - gamma) count as rounding."""
 UNBOUNDED = 30.0
-"""Value functions of claims without a limit on them are so many times larger."""
+"""Factor by which claims for any value function enlarge it."""
 
 
 class Claim(NamedTuple):
-    """A statement and how to check it.
+    """A statement and its check.
 
     Attributes:
-        place: Where it stands in the paper; a name with a + is a sharper form of ours.
-        statement: What it says, in a line.
-        holds: Whether it is true as far as we know; docs/theory.md has the reasons.
-        check: Measured and allowed numbers.
+        place: Its place in the paper; a + marks a statement of ours.
+        statement: The statement, in one line.
+        holds: Whether it is documented as true; docs/theory.md has the reasons.
+        check: Computes measured numbers and bounds.
     """
 
     place: str
@@ -51,7 +51,7 @@ class Claim(NamedTuple):
 
 
 def ratios(case: Case, pair: Pair) -> tuple[Array, Array]:
-    """For every instance: the largest measured / allowed, and whether it is a violation beyond rounding."""
+    """The largest measured / bound per instance, and whether the instance violates the claim beyond rounding."""
     measured, allowed = (np.asarray(x, np.float64).reshape(len(case), -1) for x in pair)
     measured, allowed = np.broadcast_arrays(measured, allowed)
     noise = NOISE * np.maximum(case.largest, 1)[:, None]
@@ -97,7 +97,7 @@ def _tail_gap(values: list[Array], target: Array) -> Array:
 
 
 def _transient(case: Case, values: list[Array], target: Array) -> Array:
-    """What may be left of the first error after half of the rounds: policy iteration forgets by gamma a round."""
+    """The rest of the initial error after half of the rounds. Policy iteration reduces it by gamma per round."""
     return case.federation.discount ** (ROUNDS // 2) * sup_norm(values[0] - target)
 
 
@@ -151,18 +151,18 @@ def _theorem(bound: OfRun, *, large: bool = False) -> Callable[[Case], Pair]:
 
 
 def _final_gap(case: Case, run: FapiRun) -> Array:
-    """The largest distance in the second half of a run, less what may be left of the start."""
+    """The largest distance in the second half of a run, less the rest of the initial error."""
     half = len(run.average_values) // 2
     gap = np.max([sup_norm(V - case.best_values) for V in run.average_values[half:]], axis=0)
     return gap - case.federation.discount**half * sup_norm(run.imaginary_values[0] - case.imaginary_optimum)
 
 
 def _exact(check: Callable[[Case], Pair]) -> Callable[[Case], Pair]:
-    """The same check where no errors are injected: heterogeneity alone is left."""
+    """The same check for instances without injected errors, where only heterogeneity counts."""
 
     def only_exact(case: Case) -> Pair:
         measured, allowed = check(case)
-        faulty = (case["delta"].any(-1) | case["epsilon"].any(-1)).reshape(-1, *(1,) * (measured.ndim - 1))
+        faulty = case.has_errors.reshape(-1, *(1,) * (measured.ndim - 1))
         return np.where(faulty, np.nan, measured), allowed
 
     return only_exact
@@ -243,7 +243,7 @@ def _operators(bound: OfLevel, *, scale: float = 1.0) -> Callable[[Case], Pair]:
 
 
 def _per_client(case: Case) -> bounds.Setting:
-    """The setting with one more axis, for bounds of each pair of clients."""
+    """The setting with one more axis, for bounds per pair of clients."""
     s = case.setting
     return s._replace(discount=s.discount[:, None], reward_bound=s.reward_bound[:, None])
 
@@ -288,17 +288,51 @@ def _log_linear(case: Case) -> Pair:
 
 
 def _all_values(case: Case) -> Pair:
-    """The loss of a fixed policy in T V at a large V, against the largest loss at true value functions."""
+    """The loss of a fixed policy at a large V, against the largest loss at any true value function."""
     clients, policy, V = case.federation.clients, case["policy"][:, None], UNBOUNDED * case.values[:, None]
     return sup_norm(bellman(clients, V) - bellman_policy(clients, policy, V)), case.largest[:, None]
 
 
 def _any_policy(case: Case) -> Pair:
-    """|V_I* - max(V-bar^pi, V-bar^{pi_I*})| for an arbitrary policy, against Lemma 4: the repaired theorem."""
+    """|V_I* - max(V-bar^pi, V-bar^{pi_I*})| for an arbitrary policy, against Lemma 4. This replaces Lemma 3."""
     imaginary = case.imaginary_optimum
     gap = bounds.value_gap(case.setting).total
     drawn = np.maximum(case.average_values, average_values(case.federation, optimal_policy(case.federation.imaginary)))
     return np.stack([sup_norm(imaginary - drawn), sup_norm(imaginary - case.best_values)], 1), gap[:, None]
+
+
+def _improvement_claims(
+    name: str, place: str, what: str, setup: tuple[int, bool], any_delta: bool, sharper_statement: str
+) -> dict[str, Claim]:
+    """The claims about one bound on the improvement error.
+
+    Args:
+        name: Key of the first claim; the others have a suffix.
+        place: Place in the paper.
+        what: The bounded error.
+        setup: The algorithm, and whether only some clients take part.
+        any_delta: Whether the bound holds for any delta_n, without a limit on the value functions.
+        sharper_statement: The statement of the sharper form.
+    """
+    check = _improvement(*setup)
+    for_any_delta, for_sharper = _improvement(*setup, large=True), _improvement(*setup, bound=sharper.improvement)
+    return {
+        name: Claim(place, f"{what}, values bounded", True, check),
+        f"{name}-exact": Claim(place, "the same without errors", True, _exact(check)),
+        f"{name}-printed": Claim(place, "the same for any delta_n", any_delta, for_any_delta),
+        f"{name}-sharper": Claim(f"{place} +", sharper_statement, True, for_sharper),
+    }
+
+
+def _difference_claims(
+    name: str, place: str, what: str, check: Callable[..., Callable[[Case], Pair]], printed: OfLevel, half: OfLevel
+) -> dict[str, Claim]:
+    """The claims about a bound that holds for bounded value functions only, and there with half of its constant."""
+    return {
+        name: Claim(place, f"{what}, V bounded", True, check(printed)),
+        f"{name}-printed": Claim(place, "the same for any V", False, check(printed, scale=UNBOUNDED)),
+        f"{name}-sharper": Claim(f"{place} +", "half of it", True, check(half)),
+    }
 
 
 CLAIMS: dict[str, Claim] = {
@@ -320,18 +354,8 @@ CLAIMS: dict[str, Claim] = {
     "lemma-4": Claim("Lemma 4", "||V-bar^pi - V_I^pi|| bounded by kappa_1", True, _value_gap(bounds.value_gap)),
     "lemma-4-sharper": Claim("Lemma 4 +", "half of it, or second order", True, _value_gap(sharper.value_gap)),
     "equation-8": Claim("Eq. (8)", "||V^t - V_I^pi|| <= delta-dot", True, _evaluation_error),
-    "lemma-5": Claim("Lemma 5", "improvement in Alg. 1, values bounded", True, _improvement(1, False)),
-    "lemma-5-exact": Claim("Lemma 5", "the same without errors", True, _exact(_improvement(1, False))),
-    "lemma-5-printed": Claim("Lemma 5", "the same for any delta_n", False, _improvement(1, False, large=True)),
-    "lemma-5-sharper": Claim(
-        "Lemma 5 +", "a quarter of its kappa_1", True, _improvement(1, False, bound=sharper.improvement)
-    ),
-    "lemma-6": Claim("Lemma 6", "improvement in Alg. 2, values bounded", True, _improvement(2, False)),
-    "lemma-6-exact": Claim("Lemma 6", "the same without errors", True, _exact(_improvement(2, False))),
-    "lemma-6-printed": Claim("Lemma 6", "the same for any delta_n", True, _improvement(2, False, large=True)),
-    "lemma-6-sharper": Claim(
-        "Lemma 6 +", "half of its kappas", True, _improvement(2, False, bound=sharper.improvement)
-    ),
+    **_improvement_claims("lemma-5", "Lemma 5", "improvement in Alg. 1", (1, False), False, "a quarter of its kappa_1"),
+    **_improvement_claims("lemma-6", "Lemma 6", "improvement in Alg. 2", (2, False), True, "half of its kappas"),
     "mean-operator": Claim("Proof of Lemma 6", "T_I V = sum_n q_n T_n V", False, _mean_operator_equal),
     "mean-operator-bound": Claim("Proof of Lemma 6 +", "T_I V <= sum_n q_n T_n V", True, _mean_operator_at_least),
     "tighter": Claim(
@@ -340,21 +364,11 @@ CLAIMS: dict[str, Claim] = {
     "tighter-sharper": Claim(
         "Sec. 3.2 +", "the sharper Lemma 5 is", True, _tighter_with_evaluation(sharper.improvement)
     ),
-    "proposition-7": Claim("Prop. 7", "Alg. 2, some take part, values bounded", True, _improvement(2, True)),
-    "proposition-7-exact": Claim("Prop. 7", "the same without errors", True, _exact(_improvement(2, True))),
-    "proposition-7-printed": Claim("Prop. 7", "the same for any delta_n", True, _improvement(2, True, large=True)),
-    "proposition-7-sharper": Claim(
-        "Prop. 7 +", "through T_I alone", True, _improvement(2, True, bound=sharper.improvement)
-    ),
+    **_improvement_claims("proposition-7", "Prop. 7", "Alg. 2, some take part", (2, True), True, "through T_I alone"),
     "remark-8-enough": Claim("Remark 8", "below the threshold is enough", False, _threshold_enough),
     "remark-8-needed": Claim("Remark 8", "below the threshold is needed", False, _threshold_needed),
     "remark-8-nearest": Claim("Remark 8", "least kappa_mI has the least bound", False, _nearest_is_best),
-    "proposition-9": Claim("Prop. 9", "Alg. 1, some take part, values bounded", True, _improvement(1, True)),
-    "proposition-9-exact": Claim("Prop. 9", "the same without errors", True, _exact(_improvement(1, True))),
-    "proposition-9-printed": Claim("Prop. 9", "the same for any delta_n", False, _improvement(1, True, large=True)),
-    "proposition-9-sharper": Claim(
-        "Prop. 9 +", "through T_I alone", True, _improvement(1, True, bound=sharper.improvement)
-    ),
+    **_improvement_claims("proposition-9", "Prop. 9", "Alg. 1, some take part", (1, True), False, "through T_I alone"),
     "theorem-10": Claim("Theorem 10", "error bound of FAPI, all four forms", True, _theorem(bounds.fapi)),
     "theorem-10-exact": Claim("Theorem 10", "the same without errors", True, _exact(_theorem(bounds.fapi))),
     "theorem-10-printed": Claim("Theorem 10", "the same for any delta_n", True, _theorem(bounds.fapi, large=True)),
@@ -368,16 +382,17 @@ CLAIMS: dict[str, Claim] = {
         "Prop. 14", "identical clients, some take part", False, _homogeneous(True, printed=True)
     ),
     "proposition-14-mended": Claim("Prop. 14 +", "with q'_m epsilon_m", True, _homogeneous(True, printed=False)),
-    "lemma-15": Claim("Lemma 15", "||T_m V - T_n V||, V bounded", True, _operators(bounds.operator_difference)),
-    "lemma-15-printed": Claim(
-        "Lemma 15", "the same for any V", False, _operators(bounds.operator_difference, scale=UNBOUNDED)
+    **_difference_claims(
+        "lemma-15", "Lemma 15", "||T_m V - T_n V||", _operators, bounds.operator_difference, sharper.operator_difference
     ),
-    "lemma-15-sharper": Claim("Lemma 15 +", "half of it", True, _operators(sharper.operator_difference)),
-    "lemma-16": Claim("Lemma 16", "||T^pi V - T^pi-bar V||, V bounded", True, _policies(bounds.policy_difference)),
-    "lemma-16-printed": Claim(
-        "Lemma 16", "the same for any V", False, _policies(bounds.policy_difference, scale=UNBOUNDED)
+    **_difference_claims(
+        "lemma-16",
+        "Lemma 16",
+        "||T^pi V - T^pi-bar V||",
+        _policies,
+        bounds.policy_difference,
+        sharper.policy_difference,
     ),
-    "lemma-16-sharper": Claim("Lemma 16 +", "half of it", True, _policies(sharper.policy_difference)),
     "lemma-17": Claim(
         "Lemma 17", "|V_m^pi - V_n^pi| bounded by kappa_mn", True, _client_values(bounds.value_difference)
     ),

@@ -1,4 +1,4 @@
-"""Pictures of the bounds and of what they bound, from computed instances. `fedpohcs theory plot`."""
+"""Pictures of the bounds and of the bounded quantities for computed federations. `fedpohcs theory plot`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def draw(name: str) -> Figure:
 
 
 def error_bound() -> Figure:
-    """The paper's illustration of Theorem 10, from a computed federation."""
+    """The paper's illustration of Theorem 10, for a computed federation."""
     federation = illustrative_federation()
     best = average_values(federation, best_deterministic_policy(federation))
     imaginary = average_values(federation, optimal_policy(federation.imaginary))
@@ -74,11 +74,11 @@ def error_bound() -> Figure:
 
 
 def illustrative_federation() -> Federation:
-    """Two clients and one contested state x, so that neither policy is the better one from every state.
+    """Two clients and one contested state x, so that neither policy is better in every state.
 
-    At x, action n leads client n to the good state and the other client to the bad one. From a, which is where nearly
-    all episodes start, only client 0 gets to x; from b only client 1. So the best policy for eta serves client 0 at x.
-    In the imaginary MDP both actions lead to the same, and action 1 pays a little.
+    At x, action n leads client n to the good state and the other client to the bad one. Nearly all episodes start at a.
+    From a only client 0 reaches x, from b only client 1. So the best policy for eta takes action 0 at x. In the
+    imaginary MDP both actions have the same successors, and action 1 has a small reward.
     """
     bad, a, b, x, mild, good = range(6)
     P = np.tile(np.eye(6)[None, :, None], (2, 1, 2, 1))
@@ -96,7 +96,7 @@ STATES = ("bad", "a", "b", "x", "mild", "good")
 
 
 def gap_by_heterogeneity() -> Figure:
-    """Measured distance from the best values, and the bounds on it, against kappa_1."""
+    """Measured distance from the best values, and its bounds, against kappa_1."""
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     knobs = np.geomspace(0.003, 1, 16)
@@ -138,7 +138,7 @@ def _reached_gap(federation: Federation, best: Array, algorithm: int) -> float:
 
 
 def effect_of_selection() -> Figure:
-    """What selecting clients does to the bound of Theorem 10 and to what is reached."""
+    """The effect of client selection on the bound of Theorem 10 and on the reached values."""
     counts = np.arange(1, 11)
     results = np.array([_by_selection(seed, counts) for seed in SEEDS])  # [seed, rule, count, (bound, gap, loss)]
     everyone = np.array([_everyone(seed) for seed in SEEDS]).mean()
@@ -182,7 +182,7 @@ RULES: Sequence[tuple[str, Rule]] = (
 
 
 def uneven_federation(seed: int) -> Federation:
-    """Ten clients of which some are near a shared world and some far from it."""
+    """Ten clients at different distances from a shared world."""
     generator = np.random.default_rng([seed, 1])
     shared = generator.dirichlet(np.full(8, 0.3), (1, 8, 4))
     own = generator.dirichlet(np.full(8, 0.3), (10, 8, 4))
@@ -206,7 +206,7 @@ def _by_selection(seed: int, counts: Array) -> Array:
 def _selected_results(
     federation: Federation, setting: Setting, mask: Mask, best: Array, best_return: float
 ) -> tuple[float, float, float]:
-    """Bound, distance and loss, as means where the mask holds several random draws."""
+    """Bound, distance and loss; means over draws if the mask has an axis of random draws."""
     run = run_fapi(federation, ROUNDS, algorithm=2, participation=mask)
     tail = run.average_values[ROUNDS // 2 :]
     bound = bounds.fapi(setting, no_errors(setting), 2, selected_weights(federation.weights, mask)).total

@@ -1,7 +1,7 @@
 """Federations, policies, value functions and errors to test claims on: drawn, varied, stored and read back.
 
-An instance is a dictionary of arrays. Many instances of one size are one dictionary whose arrays have a first axis.
-R_max is 1 in all of them: every claim is proportional to it.
+An instance is a dictionary of arrays. Instances of the same size are stacked along a first axis of these arrays.
+Rewards are stored as shares of R_max, value functions and sizes of errors as shares of R_max / (1 - gamma).
 """
 
 import itertools
@@ -11,28 +11,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.theory import bounds
 from fedpohcs.theory.iteration import FapiRun, Faults, run_fapi, selected_weights
-from fedpohcs.theory.mdp import Array, Federation
+from fedpohcs.theory.mdp import Array, Federation, Mask
 from fedpohcs.theory.operators import average_values, evaluate, good_policy, optimal_policy, single
 
 Instances = dict[str, np.ndarray]
 
+REWARD_BOUND = 2.0
+"""R_max of all instances. It is not 1, so that a bound without its factor R_max has another ratio."""
 CYCLE = 4
-"""Noise of an evaluation repeats after so many rounds, so that a run is a cycle in the end."""
+"""Number of rounds after which the directions of random errors repeat, so that a run ends in a cycle."""
 ROUNDS = 16
+"""Number of rounds of a run."""
 DISTRIBUTIONS = {
-    "transitions", "start", "weights", "policy", "other_policy", "first_policy", "client_policies",
+    "transitions", "start", "weights", "policy", "other_policy", "first_policy", "client_policies", "target",
 }  # fmt: skip
 """Arrays whose rows sum to 1 and are varied as a whole."""
 LARGE_ERROR = 20.0
-"""Evaluation errors of claims without a limit on them are so many times larger."""
+"""Factor by which claims for any delta_n enlarge evaluation errors."""
 
 
 class Size(NamedTuple):
-    """How large the federations of a group are."""
+    """The size of the federations of a group."""
 
     num_clients: int
     num_states: int
@@ -56,7 +60,7 @@ def groups(count: int, seed: int, num_groups: int = 40) -> Iterator[Instances]:
 
 
 def draw(generator: np.random.Generator, size: Size, count: int) -> Instances:
-    """Instances of many kinds: dense, sparse and deterministic; alike and unlike; with discounts near 0 and near 1."""
+    """Instances of many kinds: dense, sparse or deterministic transitions, low or high heterogeneity, any discount."""
     N, S, A = size
     shared = _rows(generator, (count, 1, S, A), S)
     own = _rows(generator, (count, N, S, A), S)
@@ -80,11 +84,48 @@ def draw(generator: np.random.Generator, size: Size, count: int) -> Instances:
         "delta": _errors(generator, (count, N)),
         "epsilon": _errors(generator, (count, N)),
         "participation": _participation(generator, count, N),
+        **_aggregation_errors(generator, count),
+        "shift": 2 * _levels(generator, (count, CYCLE, S)) - 1,
+        "target": _rows(generator, (count, CYCLE, S), A),
     }
 
 
+def instance_of(federation: Federation, **given: ArrayLike) -> Instances:
+    """One instance without errors in which all clients take part, except for the arrays in `given`.
+
+    Policies take action 0 and value functions are 0 unless given. Arrays have no instance axis; it is added here.
+    """
+    N, S, A, _ = federation.transitions.shape
+    first = np.eye(A)[np.zeros(S, int)]
+    arrays: dict[str, ArrayLike] = {
+        "transitions": federation.transitions,
+        "rewards": federation.rewards,
+        "discount": federation.discount,
+        "start": federation.start,
+        "weights": federation.weights,
+        "policy": first,
+        "other_policy": first,
+        "first_policy": first,
+        "client_policies": np.broadcast_to(first, (N, S, A)),
+        "values": np.zeros(S),
+        "other_values": np.zeros(S),
+        "noise": np.zeros((1, N, S)),
+        "preference": np.zeros((1, N, S, A)),
+        "delta": np.zeros(N),
+        "epsilon": np.zeros(N),
+        "participation": np.ones(N),
+        "value_aggregation": 0.0,
+        "policy_aggregation": 0.0,
+        "shift": np.zeros((1, S)),
+        "target": first[None],
+    }
+    unknown = sorted(set(given) - set(arrays))
+    require(not unknown, "arrays", unknown, f"must be among {', '.join(arrays)}")
+    return {name: np.asarray(array, np.float64)[None] for name, array in (arrays | given).items()}
+
+
 def vary(generator: np.random.Generator, instances: Instances) -> Instances:
-    """Instances near the given ones. Every array is drawn from a convex set, so mixing with new draws stays in it."""
+    """Instances near the given ones: mixtures with new draws, which stay valid because all sets are convex."""
     count, N, S, A, _ = instances["transitions"].shape
     fresh = draw(generator, Size(N, S, A), count)
     varied = {}
@@ -102,7 +143,7 @@ def vary(generator: np.random.Generator, instances: Instances) -> Instances:
 
 
 def _rows(generator: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
-    """Distributions: for each instance dense, near a corner, on two outcomes, or on one."""
+    """Distributions that are, per instance, dense, close to one outcome, on two outcomes, or on one outcome."""
     dense = generator.dirichlet(np.ones(size), shape)
     corner = np.eye(size)[generator.integers(size, size=shape)]
     other = np.eye(size)[generator.integers(size, size=shape)]
@@ -112,7 +153,7 @@ def _rows(generator: np.random.Generator, shape: tuple[int, ...], size: int) -> 
 
 
 def _levels(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Numbers in [0, 1], or 0 and 1 alone."""
+    """Numbers in [0, 1] that are, per instance, arbitrary or only 0 and 1."""
     numbers = generator.random(shape)
     return np.where(generator.random((shape[0],) + (1,) * (len(shape) - 1)) < 0.5, numbers, np.round(numbers))
 
@@ -123,9 +164,16 @@ def _discounts(generator: np.random.Generator, count: int) -> Array:
 
 
 def _errors(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Sizes of errors as shares of the largest value: none, or between 0.001 and 0.5."""
+    """Sizes of errors as shares of the largest value: 0, or between 0.001 and 0.5."""
     sizes = 10 ** generator.uniform(-3, np.log10(0.5), shape)
     return np.where(generator.random((shape[0], 1)) < 0.4, 0, sizes)
+
+
+def _aggregation_errors(generator: np.random.Generator, count: int) -> Instances:
+    """Sizes of both aggregation errors. Most instances have none, so that enough of them have no error at all."""
+    aggregates = generator.random(count) < 0.3
+    sizes = {name: _errors(generator, (count, 1))[:, 0] for name in ("value_aggregation", "policy_aggregation")}
+    return {name: size * aggregates for name, size in sizes.items()}
 
 
 def _participation(generator: np.random.Generator, count: int, N: int) -> Array:
@@ -135,7 +183,7 @@ def _participation(generator: np.random.Generator, count: int, N: int) -> Array:
 
 
 class Case:
-    """Instances of one size, and what claims need of them, computed when first asked for."""
+    """Instances of one size, and quantities that claims share, computed at their first use."""
 
     def __init__(self, instances: Instances) -> None:
         self.instances = instances
@@ -143,11 +191,11 @@ class Case:
         P = instances["transitions"]
         self.federation = Federation(
             P / P.sum(-1, keepdims=True),
-            instances["rewards"],
+            instances["rewards"] * REWARD_BOUND,
             instances["discount"],
             instances["start"] / instances["start"].sum(-1, keepdims=True),
             instances["weights"] / instances["weights"].sum(-1, keepdims=True),
-            np.ones(len(P)),
+            np.full(len(P), REWARD_BOUND),
         )
 
     def __len__(self) -> int:
@@ -166,6 +214,12 @@ class Case:
         return self.setting.largest_value
 
     @cached_property
+    def has_errors(self) -> Mask:
+        """Whether any error is injected into the runs of an instance."""
+        clients = self["delta"].any(-1) | self["epsilon"].any(-1)
+        return clients | (self["value_aggregation"] > 0) | (self["policy_aggregation"] > 0)
+
+    @cached_property
     def values(self) -> Array:
         """A value function in [0, R_max / (1 - gamma)]."""
         return self["values"] * self.largest[:, None]
@@ -176,7 +230,7 @@ class Case:
 
     @cached_property
     def client_values(self) -> Array:
-        """V_n^pi of the drawn policy."""
+        """V_n^pi of the policy of the instance."""
         return evaluate(self.federation.clients, self["policy"][:, None])
 
     @cached_property
@@ -189,12 +243,12 @@ class Case:
 
     @cached_property
     def selected(self) -> Array:
-        """q'_m of the drawn set of clients."""
+        """q'_m of the clients that take part."""
         return selected_weights(self.federation.weights, self["participation"] > 0.5)
 
     @cached_property
     def best_values(self) -> Array:
-        """max(V-bar^{pi*}, V-bar^{pi_I*}) state by state, with a good policy for pi*."""
+        """max(V-bar^{pi*}, V-bar^{pi_I*}) per state, with `good_policy` for pi*."""
         imaginary = average_values(self.federation, optimal_policy(self.federation.imaginary))
         return np.maximum(imaginary, average_values(self.federation, good_policy(self.federation)))
 
@@ -203,20 +257,26 @@ class Case:
         return evaluate(self.federation.imaginary, optimal_policy(self.federation.imaginary))
 
     def run(self, algorithm: int, *, partial: bool = False, large: bool = False) -> FapiRun:
-        """FAPI with the drawn errors; `large` evaluation errors are not clipped and only few rounds are run."""
+        """FAPI with the errors of the instance. `large`: larger evaluation errors, no clipping, fewer rounds."""
         key = (algorithm, partial, large)
         if key not in self._runs:
             self._runs[key] = self._run(self.federation, algorithm, partial, large)
         return self._runs[key]
 
-    def _run(self, federation: Federation, algorithm: int, partial: bool, large: bool = False) -> FapiRun:
+    def _run(
+        self, federation: Federation, algorithm: int, partial: bool, large: bool = False, aggregates: bool = True
+    ) -> FapiRun:
         N = federation.num_clients
         scale = self.largest[:, None]
         faults = Faults(
             delta=self["delta"][:, :N] * scale * (LARGE_ERROR if large else 1),
             epsilon=self["epsilon"][:, :N] * scale,
+            value_aggregation=self["value_aggregation"] * self.largest * aggregates,
+            policy_aggregation=self["policy_aggregation"] * aggregates,
             noise=np.moveaxis(self["noise"][:, :, :N], 1, 0),
             preference=np.moveaxis(self["preference"][:, :, :N], 1, 0),
+            shift=np.moveaxis(self["shift"], 1, 0),
+            target=np.moveaxis(self["target"], 1, 0),
             clip=not large,
         )
         return run_fapi(
@@ -230,12 +290,12 @@ class Case:
 
     @cached_property
     def centralised_run(self) -> FapiRun:
-        """Approximate policy iteration in the imaginary MDP."""
-        return self._run(single(self.federation), 1, False)
+        """Approximate policy iteration in the imaginary MDP. A single client has nothing to aggregate."""
+        return self._run(single(self.federation), 1, False, aggregates=False)
 
     @cached_property
     def homogeneous(self) -> Federation:
-        """Everyone has the transitions of client 0."""
+        """The federation in which all clients have the transitions of client 0."""
         f = self.federation
         P = np.broadcast_to(f.transitions[:, :1], f.transitions.shape)
         return Federation(P, f.rewards, f.discount, f.start, f.weights, f.reward_bound)
@@ -245,19 +305,19 @@ class Case:
 
 
 def take(instances: Instances, rows: np.ndarray) -> Instances:
-    """Some of the instances."""
+    """The instances with the given indices."""
     return {name: array[rows] for name, array in instances.items()}
 
 
 def save_instance(path: Path, claim: str, instance: Instances) -> None:
-    """Store one instance and the name of the claim it belongs to, as plain arrays."""
+    """Store one instance and the name of its claim as plain arrays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {"claim": np.array(claim), **instance}
     np.savez_compressed(path, **arrays)
 
 
 def load_instance(path: Path) -> tuple[str, Instances]:
-    """Read back what `save_instance` wrote."""
+    """Read the claim and the instance of a file that `save_instance` wrote."""
     require(path.is_file(), "instance", str(path), "must be a file that fedpohcs theory verify wrote")
     try:
         with np.load(path, allow_pickle=False) as stored:

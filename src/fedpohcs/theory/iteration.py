@@ -1,4 +1,4 @@
-"""Federated approximate policy iteration on tables, with every error of it measured. Paper: Algorithms 1 and 2."""
+"""Federated approximate policy iteration (FAPI) on tables. All errors are measured. Paper: Algorithms 1 and 2."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,16 +18,19 @@ Participation = Mask | Callable[[int], Mask]
 
 @dataclass(frozen=True)
 class Faults:
-    """Errors that are put into a run on purpose.
+    """Errors to inject into a run. Directions are arrays [cycle, ...]; round t uses entry t modulo the cycle.
 
     Attributes:
-        delta: delta_n, size of the evaluation error of each client [..., N] or one number.
-        epsilon: epsilon_n, loss of each client's improvement [..., N] or one number; only `Tabular` follows it.
-        noise: Directions of the evaluation error in [-1, 1], arrays [cycle, ..., N, S] used in turn. None: +1 and -1
-            drawn with `seed`.
-        preference: Which action a faulty improvement takes, arrays [cycle, ..., N, S, A] used in turn. None: drawn.
-        clip: Whether evaluated values are clipped to [0, R_max / (1 - gamma)], where all true values lie.
-        seed: Of what is drawn.
+        delta: delta_n, the size of each client's evaluation error [..., N], or one number for all clients.
+        epsilon: epsilon_n, the loss of each client's improvement [..., N], or one number; only `Tabular` follows it.
+        noise: Directions of the evaluation error in [-1, 1] [cycle, ..., N, S]. None: +1 and -1, drawn with `seed`.
+        preference: Scores that select the action of a faulty improvement [cycle, ..., N, S, A]. None: drawn.
+        clip: Whether V_n^t and V^t are clipped to [0, R_max / (1 - gamma)], the range of true values.
+        seed: The seed of all drawn directions.
+        value_aggregation: The size of the error in the aggregated values V^t [...], or one number.
+        policy_aggregation: The share of `target` in the aggregated policy pi^{t+1} [...], or one number in [0, 1].
+        shift: Directions of the error in V^t in [-1, 1] [cycle, ..., S]. None: +1 and -1, drawn.
+        target: Policies that the aggregated policy is mixed with [cycle, ..., S, A]. None: uniform.
     """
 
     delta: ArrayLike = 0.0
@@ -36,11 +39,15 @@ class Faults:
     preference: Array | None = None
     clip: bool = True
     seed: int = 0
+    value_aggregation: ArrayLike = 0.0
+    policy_aggregation: ArrayLike = 0.0
+    shift: Array | None = None
+    target: Array | None = None
 
 
 @dataclass
 class FapiRun:
-    """What happened in a run. Lists have one entry a round; round t makes pi^{t+1} of pi^t.
+    """The record of a run. Lists have one entry per round; round t computes pi^{t+1} from pi^t.
 
     Attributes:
         policies: pi^0 to pi^T.
@@ -49,10 +56,10 @@ class FapiRun:
         values: V^t, the aggregated value function.
         selected_weights: q'_m of the clients that took part, 0 for the others.
         evaluation_errors: ||V_n^t - V_n^{pi^t}|| of each client.
-        improvement_errors: ||T_n^{pi_n} V - T_n V|| of each client, at V^t or V_n^t as the algorithm says.
+        improvement_errors: ||T_n^{pi_n} V - T_n V|| of each client, at V^t in Algorithm 1, at V_n^t in Algorithm 2.
         value_aggregation: ||V^t - sum_n q_n V_n^t||.
         policy_aggregation: max_s ||pi^{t+1}(.|s) - sum_m q'_m pi_m^{t+1}(.|s)||_2.
-        imaginary_improvement: ||T_I^{pi^{t+1}} V^t - T_I V^t||, what Lemmas 5 and 6 and Propositions 7 and 9 bound.
+        imaginary_improvement: ||T_I^{pi^{t+1}} V^t - T_I V^t||, bounded by Lemmas 5 and 6 and Propositions 7 and 9.
     """
 
     policies: list[Array] = field(default_factory=list)
@@ -85,18 +92,18 @@ def run_fapi(
 ) -> FapiRun:
     """Federated approximate policy iteration with (1) or without (2) federated policy evaluation.
 
-    Paper: Algorithms 1 and 2. In Algorithm 1 clients improve on the aggregated V^t, in Algorithm 2 each on its own
-    V_n^t; V^t is then only computed to be measured. All clients evaluate; those in `participation` improve.
+    Paper: Algorithms 1 and 2. In Algorithm 1 clients improve on the aggregated V^t, in Algorithm 2 each client improves
+    on its own V_n^t, and V^t serves only as a measurement. All clients evaluate; those in `participation` improve.
 
     Args:
         federation: One federation, a stack of them, or a sparse one.
         rounds: T.
         algorithm: 1 or 2.
-        model: How values and policies are parameterised; tables by default.
-        participation: The set C as a mask [..., N], or a function from the round to it; everyone by default.
+        model: The parameterisation of values and policies; tables by default.
+        participation: The set C as a mask [..., N], or a function from the round to a mask; all clients by default.
         faults: Errors to inject; none by default.
-        start: pi^0; uniform by default, and ignored by `TwoLayerReLU`, which starts at its initialisation.
-        measure_imaginary: Whether to measure what involves the imaginary MDP, which is dear on large worlds.
+        start: pi^0; uniform by default. `TwoLayerReLU` ignores it and starts at its initial weights.
+        measure_imaginary: Whether to measure errors in the imaginary MDP, which is slow for large worlds.
     """
     require(rounds >= 1, "rounds", rounds, "must be at least 1")
     require(algorithm in (1, 2), "algorithm", algorithm, "must be 1 or 2")
@@ -109,13 +116,12 @@ def run_fapi(
     for t in range(rounds):
         w_clients = _evaluate_clients(federation, model, w, inject, t, run)
         w = client_mean(federation.weights, w_clients, model.value_axes)
-        run.values.append(model.values(w))
+        run.values.append(inject.into_aggregate(model.values(w), t))
         run.value_aggregation.append(
             sup_norm(run.values[-1] - client_mean(federation.weights, model.values(w_clients), 1))
         )
         basis = run.values[-1][..., None, :] if algorithm == 1 else model.values(w_clients)
         theta = _improve(federation, model, theta, basis, inject, t, participation, run)
-        run.policies.append(model.policy(theta))
         if measure_imaginary:
             _measure_imaginary(federation, run)
     run.average_values.append(client_mean(federation.weights, _true_values(federation, run.policy), 1))
@@ -155,7 +161,8 @@ def _improve(
     selected = federation.weights if mask is None else selected_weights(federation.weights, mask)
     run.selected_weights.append(selected)
     theta = client_mean(selected, theta_clients, model.policy_axes)
-    apart = model.policy(theta) - client_mean(selected, policies, 2)
+    run.policies.append(inject.into_policy(model.policy(theta), t))
+    apart = run.policy - client_mean(selected, policies, 2)
     run.policy_aggregation.append(np.sqrt((apart**2).sum(-1)).max(-1))
     return theta
 
@@ -179,7 +186,7 @@ def selected_weights(weights: Array, mask: Mask) -> Array:
 
 
 def measured_errors(run: FapiRun) -> Errors:
-    """The largest errors over all rounds of a run, as the bounds ask for them."""
+    """The largest errors over all rounds of a run, which the bounds depend on."""
     return Errors(
         delta=np.max(run.evaluation_errors, axis=0),
         epsilon=np.max(run.improvement_errors, axis=0),
@@ -189,30 +196,62 @@ def measured_errors(run: FapiRun) -> Errors:
 
 
 class _Injection:
-    """Puts the wanted errors into a run; draws directions where none are given."""
+    """Adds the errors of `Faults` to a run and draws the directions that are not given."""
 
     def __init__(self, federation: AnyFederation, faults: Faults) -> None:
         self.faults = faults
         self.generator = np.random.default_rng(faults.seed)
-        self.largest = (federation.reward_bound / (1 - federation.discount))[..., None, None]
+        self.largest = federation.reward_bound / (1 - federation.discount)
         N = federation.weights.shape[-1]
-        self.delta, self.epsilon = (np.asarray(given, np.float64) for given in (faults.delta, faults.epsilon))
-        for name, given in (("delta", self.delta), ("epsilon", self.epsilon)):
-            require(bool(np.all(given >= 0)), name, given.tolist(), "must not be negative")
-            fits = given.ndim == 0 or given.shape[-1] == N
-            require(fits, name, given.shape, f"must be one number or have the shape [N] = [{N}]")
+        self.delta, self.epsilon, self.value_size, self.policy_share = (
+            np.asarray(given, np.float64)
+            for given in (faults.delta, faults.epsilon, faults.value_aggregation, faults.policy_aggregation)
+        )
+        self._check(N)
         self.epsilon = np.broadcast_to(self.epsilon, (*self.epsilon.shape[:-1], N))
 
+    def _check(self, N: int) -> None:
+        sizes = {"delta": self.delta, "epsilon": self.epsilon, "value_aggregation": self.value_size}
+        for name, given in sizes.items():
+            require(bool(np.all(given >= 0)), name, given.tolist(), "must not be negative")
+        for name in ("delta", "epsilon"):
+            shape = sizes[name].shape
+            fits = not shape or shape[-1] == N
+            require(fits, name, shape, f"must be one number or have the shape [N] = [{N}]")
+        share = self.policy_share
+        inside = bool(np.all((share >= 0) & (share <= 1)))
+        require(inside, "policy_aggregation", share.tolist(), "must lie in [0, 1]")
+
     def into_values(self, exact: Array, t: int) -> Array:
-        if not np.any(self.delta):
-            return exact
-        given = self.faults.noise
-        noise = self.generator.choice([-1.0, 1.0], exact.shape) if given is None else given[t % len(given)]
-        values = exact + self.delta[..., None] * noise
-        return np.clip(values, 0, self.largest) if self.faults.clip else values
+        """The evaluated V_n^t: the exact values and the evaluation error of the round."""
+        return self._shifted(exact, self.delta, self.faults.noise, self.largest[..., None, None], t)
+
+    def into_aggregate(self, mean: Array, t: int) -> Array:
+        """The aggregated V^t: the values of the mean parameters and the injected aggregation error."""
+        return self._shifted(mean, self.value_size, self.faults.shift, self.largest[..., None], t)
+
+    def _shifted(self, values: Array, size: Array, directions: Array | None, largest: Array, t: int) -> Array:
+        if not np.any(size):
+            return values
+        direction = self.generator.choice([-1.0, 1.0], values.shape) if directions is None else _turn(directions, t)
+        shifted = values + size[..., None] * direction
+        return np.clip(shifted, 0, largest) if self.faults.clip else shifted
+
+    def into_policy(self, policy: Array, t: int) -> Array:
+        """The aggregated pi^{t+1}: the policy of the mean parameters, mixed with the target of the round."""
+        if not np.any(self.policy_share):
+            return policy
+        share = self.policy_share[..., None, None]
+        target = uniform_policy(*policy.shape[-2:]) if self.faults.target is None else _turn(self.faults.target, t)
+        return (1 - share) * policy + share * target
 
     def preference(self, q: Array, t: int) -> Array:
+        """The scores of the actions that a faulty improvement selects from."""
         if not np.any(self.epsilon):
             return np.zeros(1)
         given = self.faults.preference
-        return self.generator.random(q.shape) if given is None else given[t % len(given)]
+        return self.generator.random(q.shape) if given is None else _turn(given, t)
+
+
+def _turn(cycle: Array, t: int) -> Array:
+    return cycle[t % len(cycle)]

@@ -9,7 +9,7 @@ from fedpohcs.theory.mdp import AnyFederation, Array, Federation, Mask, SparseFe
 
 
 class Levels(NamedTuple):
-    """The levels of heterogeneity of a federation, or of each one of a stack.
+    """The levels of heterogeneity of a federation, or of each federation of a stack.
 
     Attributes:
         pairwise: kappa_{i,j} [..., N, N].
@@ -28,9 +28,9 @@ def levels_of(federation: AnyFederation) -> Levels:
     """All levels of heterogeneity, exactly.
 
     The definition takes a maximum over policies and states of ||sum_a pi(a|s) (P_i - P_j)(.|s,a)||_1. For a fixed
-    state this is a convex function of the distribution pi(.|s), being a norm of a linear one. A convex function on
+    state this is a norm of a linear function of the distribution pi(.|s), and therefore convex. A convex function on
     the simplex is largest at a corner: if x = sum_a pi(a) e_a then f(x) <= sum_a pi(a) f(e_a) <= max_a f(e_a). A
-    corner is a deterministic action, and policies may choose a corner in each state, hence
+    corner is a single action, and a policy may choose a corner in each state, hence
 
         kappa_{i,j} = max_{s,a} ||P_i(.|s,a) - P_j(.|s,a)||_1,
 
@@ -51,7 +51,7 @@ def _dense_distances(federation: Federation) -> tuple[Array, Array]:
     P, mean = federation.transitions, federation.imaginary.transitions
     N = federation.num_clients
     pairwise = np.zeros((*P.shape[:-4], N, N))
-    for client in range(N - 1):  # one client at a time: all pairs at once would not fit the cache
+    for client in range(N - 1):  # one client per step: all pairs at once would not fit into the cache
         apart = np.abs(P[..., client + 1 :, :, :, :] - P[..., client, None, :, :, :]).sum(-1).max((-1, -2))
         pairwise[..., client, client + 1 :] = pairwise[..., client + 1 :, client] = apart
     return pairwise, np.abs(P - mean[..., None, :, :, :]).sum(-1).max((-1, -2))
@@ -68,18 +68,18 @@ def _sparse_distances(federation: SparseFederation) -> tuple[Array, Array]:
 
 
 def distance_under(federation: Federation, policy: Array, i: int, j: int) -> Array:
-    """max_s sum_s' |P_i^pi(s'|s) - P_j^pi(s'|s)| for one policy: what kappa_{i,j} is the maximum of."""
+    """max_s sum_s' |P_i^pi(s'|s) - P_j^pi(s'|s)| for one policy; kappa_{i,j} is its maximum over policies."""
     chains = federation.clients.chain(policy[..., None, :, :])
     return np.abs(chains[..., i, :, :] - chains[..., j, :, :]).sum(-1).max(-1)
 
 
 def closest_clients(levels: Levels, count: int) -> Mask:
-    """The `count` clients with the least kappa_{m,I}, as a mask [..., N]: selection as Remark 8 suggests it."""
+    """The `count` clients with the least kappa_{m,I}, as a mask [..., N]. Paper: Remark 8."""
     return _least(levels.to_imaginary, count)
 
 
 def central_clients(levels: Levels, weights: Array, count: int) -> Mask:
-    """The `count` clients with the least mean kappa_{m,n} to all others: what the bound of Proposition 7 asks for."""
+    """The `count` clients with the least mean kappa_{m,n}, which minimise the pairwise term of Proposition 7."""
     return _least((levels.pairwise * weights[..., None, :]).sum(-1), count)
 
 

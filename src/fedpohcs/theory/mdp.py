@@ -1,7 +1,7 @@
 """Finite MDPs, federations of them, and the imaginary MDP. Paper: Sec. 2.1 and 2.3.
 
-Arrays may have leading axes: a `TabularMDP` is then a stack of MDPs and a `Federation` a stack of federations, and
-every function of this package works on the whole stack at once. The clients of a federation are such a stack too.
+Arrays may have leading axes: a `TabularMDP` is then a stack of MDPs, a `Federation` a stack of federations, and every
+function of this package processes the whole stack in one call. The clients of a federation are a stack of MDPs, too.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ Mask = NDArray[np.bool_]
 
 SUM_TOLERANCE = 1e-9
 SOLVE_TOLERANCE = 1e-12
-"""Largest error of a sparse policy evaluation, as a share of the largest value there can be."""
+"""Largest error of a sparse policy evaluation, as a share of the largest possible value."""
 
 
 class MDP(Protocol):
-    """What the operators need of an MDP or of a stack of MDPs."""
+    """The interface of an MDP, or of a stack of MDPs, that the operators use."""
 
     @property
     def rewards(self) -> Array: ...
@@ -44,7 +44,7 @@ class MDP(Protocol):
         ...
 
     def solve(self, policy: Array, vector: Array, *, transposed: bool = False) -> Array:
-        """X with x = vector + gamma P^pi x, or with the transposed P^pi."""
+        """The solution x of x = vector + gamma P^pi x, or of the same with the transposed P^pi."""
         ...
 
     def chain(self, policy: Array) -> Array:
@@ -53,7 +53,32 @@ class MDP(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class TabularMDP:
+class _Tables:
+    """What dense and sparse MDPs and federations have in common."""
+
+    rewards: Array
+    discount: Array
+    start: Array
+    reward_bound: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _DenseTables(_Tables):
+    """Tables with transitions in one array [..., S, A, S]."""
+
+    transitions: Array
+
+    @property
+    def num_states(self) -> int:
+        return self.transitions.shape[-1]
+
+    @property
+    def num_actions(self) -> int:
+        return self.transitions.shape[-2]
+
+
+@dataclass(frozen=True, eq=False)
+class TabularMDP(_DenseTables):
     """A finite MDP (S, mu, A, P, R, gamma). Paper: Sec. 2.1.
 
     Attributes:
@@ -63,12 +88,6 @@ class TabularMDP:
         start: mu(s), an array [..., S]; uniform if left out.
         reward_bound: R_max; the largest reward if left out.
     """
-
-    transitions: Array
-    rewards: Array
-    discount: Array
-    start: Array
-    reward_bound: Array
 
     def __init__(
         self,
@@ -86,18 +105,10 @@ class TabularMDP:
 
     @classmethod
     def unchecked(cls, **tables: Array) -> "TabularMDP":
-        """An MDP of tables that are known to be right."""
+        """An MDP of tables that are known to be valid."""
         made = cls.__new__(cls)
         _set(made, **tables)
         return made
-
-    @property
-    def num_states(self) -> int:
-        return self.transitions.shape[-1]
-
-    @property
-    def num_actions(self) -> int:
-        return self.transitions.shape[-2]
 
     def expected(self, values: Array) -> Array:
         *stack, S, A, _ = self.transitions.shape
@@ -117,14 +128,10 @@ class TabularMDP:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseMDP:
+class SparseMDP(_Tables):
     """A finite MDP whose P(s'|s,a) is a sparse matrix [S * A, S]; row s * A + a belongs to state s and action a."""
 
     transitions: csr_array
-    rewards: Array
-    discount: Array
-    start: Array
-    reward_bound: Array
 
     def expected(self, values: Array) -> Array:
         return (self.transitions @ values).reshape(self.rewards.shape)
@@ -133,7 +140,7 @@ class SparseMDP:
         return self.sparse_chain(policy).toarray()
 
     def sparse_chain(self, policy: Array) -> csr_array:
-        """P^pi. A row of it is the rows of its actions side by side, so nothing is sorted or added up."""
+        """P^pi. Its rows concatenate the rows of all actions, without sorting or merging entries."""
         S, A = self.rewards.shape
         pairs = np.flatnonzero(policy)
         taken = self.transitions[pairs]
@@ -191,8 +198,8 @@ class SparseClients:
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
-    """N finite MDPs that differ in their transitions alone, and the weight of each. Paper: Sec. 2.1.
+class Federation(_DenseTables):
+    """N finite MDPs that differ only in their transitions, and their weights. Paper: Sec. 2.1.
 
     Attributes:
         transitions: P_n(s'|s,a), an array [..., N, S, A, S].
@@ -203,12 +210,7 @@ class Federation:
         reward_bound: R_max; the largest reward if left out.
     """
 
-    transitions: Array
-    rewards: Array
-    discount: Array
-    start: Array
     weights: Array
-    reward_bound: Array
 
     def __init__(
         self,
@@ -244,14 +246,6 @@ class Federation:
     def num_clients(self) -> int:
         return self.transitions.shape[-4]
 
-    @property
-    def num_states(self) -> int:
-        return self.transitions.shape[-1]
-
-    @property
-    def num_actions(self) -> int:
-        return self.transitions.shape[-2]
-
     @cached_property
     def clients(self) -> TabularMDP:
         """The MDPs M_n of the clients, stacked along an axis before those of states and actions."""
@@ -276,15 +270,11 @@ class Federation:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseFederation:
-    """A federation of large worlds: the P_n are sparse matrices [S * A, S], one a client, instead of one array."""
+class SparseFederation(_Tables):
+    """A federation of large worlds, with one sparse matrix P_n [S * A, S] per client."""
 
     transitions: tuple[csr_array, ...]
-    rewards: Array
-    discount: Array
-    start: Array
     weights: Array
-    reward_bound: Array
 
     def __init__(
         self,
@@ -319,7 +309,7 @@ class SparseFederation:
         return self._mdp(csr_array(mean))
 
     def _mdp(self, block: csr_array) -> SparseMDP:
-        return SparseMDP(block, self.rewards, self.discount, self.start, self.reward_bound)
+        return SparseMDP(self.rewards, self.discount, self.start, self.reward_bound, block)
 
 
 AnyFederation = Federation | SparseFederation
@@ -393,7 +383,7 @@ def _client_weights(weights: ArrayLike | None, N: int) -> Array:
 
 
 def _refuse_first(wrong: Mask, values: Array, name: str, axes: tuple[str, ...], rule: str, remedy: str = "") -> None:
-    """Refuse the first wrong entry, named by its client, state and action where the axes say so."""
+    """Refuse the first wrong entry and name its client, state and action where `axes` has them."""
     if not np.any(wrong):
         return
     index = np.unravel_index(int(np.argmax(wrong)), np.shape(wrong))

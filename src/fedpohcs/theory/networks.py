@@ -1,7 +1,7 @@
-"""How values and policies are parameterised, fitted by a client, and averaged by the server. Paper: Sec. 3.4.
+"""Models of values and policies. Clients fit their parameters, the server averages them. Paper: Sec. 3.4.
 
-A model turns parameters into tables. The server averages parameters; what that costs compared with averaging tables
-is the aggregation error. All three models have the same methods, so `iteration.run_fapi` knows none of them.
+A model turns parameters into tables. The aggregation error is the difference between the table of the mean parameters
+and the mean of the tables. All three models have the interface of `Model`, which `iteration.run_fapi` uses.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from fedpohcs.theory.operators import one_hot
 
 
 class Fit(NamedTuple):
-    """What a client's improvement step is given besides the parameters.
+    """The inputs of the clients' improvement steps besides the parameters.
 
     Attributes:
         q: R + gamma P_n V of every client [..., N, S, A].
-        epsilon: epsilon_n, the loss in T_n V that the step may have [..., N].
-        preference: Scores [..., N, S, A] that decide which action a faulty step takes.
+        epsilon: epsilon_n, the allowed loss in T_n V [..., N].
+        preference: Scores [..., N, S, A] that select the action of a faulty step.
     """
 
     q: Array
@@ -29,7 +29,7 @@ class Fit(NamedTuple):
 
 
 class Model(Protocol):
-    """Parameters of a value function and of a policy. `*_axes` say how many axes the parameters of one client have."""
+    """A model of values and policies. `*_axes` are the numbers of axes of the parameters of one client."""
 
     value_axes: int
     policy_axes: int
@@ -60,7 +60,7 @@ class Model(Protocol):
 
 
 class Tabular:
-    """One number for each state, one probability for each state and action: averaging costs nothing."""
+    """One value per state and one probability per state and action. Averaging has no error."""
 
     value_axes = 1
     policy_axes = 2
@@ -83,7 +83,7 @@ class Tabular:
     def improve(self, theta: Array, fit: Fit) -> Array:
         """A policy that loses exactly epsilon_n in every state where it can: ||T^{pi_n} V - T V|| <= epsilon_n.
 
-        It mixes the greedy action with a preferred other one, which is taken as often as the allowed loss permits.
+        The policy mixes the greedy action with the preferred other action, as often as the allowed loss permits.
         """
         best = fit.q.argmax(-1)
         if not np.any(fit.epsilon):
@@ -100,7 +100,7 @@ class Tabular:
 class SoftmaxLinear:
     """Logits and values linear in the parameters, with one feature for each state or pair: log-linear policies.
 
-    A client's step is that of natural policy gradient, theta_n = theta + step * Q_n; its epsilon_n is what comes out.
+    A client takes a step of natural policy gradient, theta_n = theta + step * Q_n; its epsilon_n is measured.
     """
 
     step: float = 1.0
@@ -132,9 +132,9 @@ class SoftmaxLinear:
 class TwoLayerReLU:
     """u_w(s) and f_theta(s,a) as two-layer ReLU networks of width m near their start. Paper: Eqs. (nn1) and (nn2).
 
-    Output weights b_i are fixed signs. Input weights start as the paper's initialisation asks: uniform on a sphere of
-    radius 1 / sqrt(m), so that the mean is 0, the second moment 1 / (d m), and no weight is 0 or longer than the
-    sphere's radius. After every gradient step they are projected onto the ball of radius R around the start.
+    Output weights b_i are fixed signs. Initial input weights are uniform on a sphere of radius 1 / sqrt(m), as the
+    paper requires: their mean is 0, the second moment is 1 / (d m), and all lengths equal the radius of the sphere.
+    After every gradient step the weights are projected onto the ball of radius R around the initial weights.
 
     Args:
         num_states: S; a state is a unit vector of R^S.
@@ -143,9 +143,9 @@ class TwoLayerReLU:
         radius: R_w = R_theta.
         step: Size of a policy improvement: the logits aim at f + step * Q_n.
         gradient_steps: Projected gradient steps of one local fit.
-        seed: Of the initialisation.
-        weight_scale: Radius of the sphere of the first weights, times sqrt(m). The paper's is 1; sqrt(m) gives the
-            scale of the works its lemma builds on.
+        seed: Seed of the initial weights.
+        weight_scale: Radius of the sphere of the initial weights, times sqrt(m). It is 1 in the paper, and sqrt(m) in
+            the works that its lemma builds on.
     """
 
     value_axes = 2
@@ -200,7 +200,7 @@ class TwoLayerReLU:
 
     def _fit(self, weights: Array, start: Array, inputs: Array, targets: Array) -> Array:
         weights = np.broadcast_to(weights, (*targets.shape[:-1], *start.shape))
-        # The largest eigenvalue of the tangent kernel is at most that of the Gram matrix: such steps do not diverge.
+        # The largest eigenvalue of the tangent kernel is at most that of the Gram matrix, so the steps do not diverge.
         rate = 1.0 / np.linalg.norm(inputs @ inputs.T, 2)
         for _ in range(self.gradient_steps):
             weights = project(weights - rate * fit_gradient(weights, self.signs, inputs, targets), start, self.radius)

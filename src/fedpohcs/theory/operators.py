@@ -32,7 +32,7 @@ def bellman_policy(mdp: MDP, policy: Array, values: Array) -> Array:
 
 
 def greedy_policy(q: Array) -> Array:
-    """The deterministic policy of the best action; among equals the first."""
+    """The deterministic policy of the best action; among equally good actions, the first."""
     return one_hot(q.argmax(-1), q.shape[-1])
 
 
@@ -42,7 +42,7 @@ def one_hot(actions: np.ndarray, num_actions: int) -> Array:
 
 
 def uniform_policy(num_states: int, num_actions: int) -> Array:
-    """Every action alike."""
+    """The policy with equal probabilities of all actions."""
     return np.full((num_states, num_actions), 1 / num_actions)
 
 
@@ -52,7 +52,7 @@ def evaluate(mdp: MDP, policy: Array) -> Array:
 
 
 def optimal_policy(mdp: MDP) -> Array:
-    """A deterministic policy that is optimal in every state: policy iteration until nothing improves."""
+    """A deterministic policy that is optimal in every state, by policy iteration."""
     return _policy_iteration(mdp)[0]
 
 
@@ -86,7 +86,7 @@ def discounted_visitation(mdp: MDP, policy: Array) -> Array:
 
 
 def stationary_distribution(mdp: MDP, policy: Array) -> Array:
-    """The distribution d with d = d P^pi. Paper: Sec. 4.1. Refuses a policy under which there are several."""
+    """The distribution d with d = d P^pi. Paper: Sec. 4.1. A policy with several of them is refused."""
     chain = mdp.chain(policy)
     S = chain.shape[-1]
     # d (I - P) = 0 and sum d = 1: S + 1 equations of which one is redundant if d is unique.
@@ -119,9 +119,9 @@ def objective_gradient(federation: AnyFederation, policy: Array) -> Array:
 
 
 def best_deterministic_policy(federation: Federation) -> Array:
-    """The deterministic policy with the largest eta, by trying all A^S of them.
+    """The deterministic policy with the largest eta, by exhaustive search over all A^S policies.
 
-    A stochastic policy may do better: eta is not the return of one MDP. See `counterexamples.coin_flip`.
+    A stochastic policy may have a larger eta, which is not the return of one MDP. See `counterexamples.coin_flip`.
     """
     S, A = federation.num_states, federation.num_actions
     require(A**S <= MOST_POLICIES, "policies", A**S, f"must be at most {MOST_POLICIES}", "Use good_policy.")
@@ -131,9 +131,9 @@ def best_deterministic_policy(federation: Federation) -> Array:
 
 
 def good_policy(federation: AnyFederation, steps: int = 6) -> Array:
-    """A policy with a large eta, possibly stochastic: Frank-Wolfe steps of several sizes that never make it worse.
+    """A policy with a large eta, possibly stochastic, by Frank-Wolfe steps that are kept if they increase eta.
 
-    The maximum of eta itself is hard to find (Paper: Sec. 2.1); this stands for pi* where a good policy is enough.
+    The maximum of eta is hard to find (Paper: Sec. 2.1). This policy replaces pi* where a good policy is sufficient.
     """
     start = optimal_policy(federation.imaginary)
     stack = np.broadcast_shapes(start.shape[:-2], federation.weights.shape[:-1])
@@ -155,7 +155,7 @@ def _better(federation: AnyFederation, best: Array, best_return: Array, candidat
 
 
 def client_mean(weights: Array, tables: Array, axes: int) -> Array:
-    """sum_n q_n x_n over the clients' axis, which stands before the last `axes` axes."""
+    """sum_n q_n x_n over the axis of clients, which precedes the last `axes` axes."""
     expanded = weights.reshape(*weights.shape, *(1,) * axes)
     return (expanded * tables).sum(-axes - 1)
 

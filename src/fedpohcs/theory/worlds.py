@@ -1,4 +1,4 @@
-"""Federations to try things on: random ones, a windy grid, a river, and Gymnasium's toy-text worlds."""
+"""Example federations: random ones, a windy grid, a river, and Gymnasium's toy-text worlds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from fedpohcs.theory.mdp import Array, Federation, SparseFederation
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """North, east, south, west, as steps of row and column."""
 TOY_TEXT: dict[str, dict[str, Any]] = {"FrozenLake": {"is_slippery": False}, "CliffWalking": {}, "Taxi": {}}
-"""Names of Gymnasium's toy-text worlds, and the settings that take their own randomness away."""
+"""Names of Gymnasium's toy-text worlds, and the settings that make them deterministic."""
 
 
 def random_federation(
@@ -25,9 +25,10 @@ def random_federation(
     concentration: float = 1.0,
     seed: int = 0,
 ) -> Federation:
-    """Random transitions, P_n = (1 - h) P_shared + h P_own,n: 0 gives identical clients, 1 independent ones.
+    """Random transitions P_n = (1 - h) P_shared + h P_own,n: identical clients for h = 0, independent ones for h = 1.
 
-    Rewards are uniform on [0, 1]. A small `concentration` of the Dirichlet distribution gives rows near the corners.
+    Rewards are uniform on [0, 1]. With a small `concentration` of the Dirichlet distribution most rows are close to
+    deterministic.
     """
     _check_share("heterogeneity", heterogeneity)
     require(min(num_clients, num_states, num_actions) >= 1, "sizes", "0", "must be at least 1")
@@ -50,7 +51,7 @@ def random_sparse_federation(
     discount: float = 0.9,
     seed: int = 0,
 ) -> SparseFederation:
-    """As `random_federation`, but every pair leads to at most 2 * `successors` states."""
+    """As `random_federation`, with at most 2 * `successors` successors per state and action."""
     _check_share("heterogeneity", heterogeneity)
     generator = np.random.default_rng(seed)
     rows = num_states * num_actions
@@ -67,10 +68,10 @@ def random_sparse_federation(
 
 
 def windy_grid(winds: Sequence[float], rows: int = 4, columns: int = 5, *, discount: float = 0.95) -> Federation:
-    """A grid with four moves and a goal in the far corner. A client's wind, in [-1, 1], pushes south or north.
+    """A grid with four moves and a goal in the far corner. The wind of a client, in [-1, 1], pushes south or north.
 
-    With probability |wind| a move is followed by a gust: one cell south if the wind is positive, else north. Walls stop
-    both. The goal pays 1 for ever.
+    With probability |wind| a move is followed by a gust: one cell south if the wind is positive, otherwise north. Walls
+    stop moves and gusts. The goal is absorbing and has the reward 1 per step.
     """
     for client, wind in enumerate(winds):
         require(-1 <= wind <= 1, f"wind of client {client}", wind, "must lie in [-1, 1]")
@@ -96,10 +97,10 @@ def _walk(state: int, move: tuple[int, int], rows: int, columns: int) -> int:
 
 
 def river_swim(currents: Sequence[float], length: int = 6, *, discount: float = 0.95) -> Federation:
-    """A chain to swim up (action 1) against a client's current in [0, 1], or to drift down (action 0).
+    """A chain in which action 1 swims up against the current of a client, in [0, 1], and action 0 drifts down.
 
-    Swimming succeeds with probability 0.9 - 0.8 * current, is carried back with 0.05 + 0.45 * current and else stays.
-    The lowest place pays 0.005 for drifting, the highest 1 for swimming.
+    Swimming moves up with probability 0.9 - 0.8 * current, down with 0.05 + 0.45 * current, and otherwise stays. The
+    reward is 0.005 for drifting in the lowest place and 1 for swimming in the highest one.
     """
     for client, current in enumerate(currents):
         require(0 <= current <= 1, f"current of client {client}", current, "must lie in [0, 1]")
@@ -122,15 +123,15 @@ def river_swim(currents: Sequence[float], length: int = 6, *, discount: float = 
 def toy_text(name: str, slips: Sequence[float], *, discount: float = 0.95, **settings: Any) -> Federation:
     """FrozenLake, CliffWalking or Taxi from Gymnasium, where client n slips with probability `slips[n]`.
 
-    A slip replaces the action by a random one. Ends of episodes become states that lead to themselves. Rewards are the
-    expected ones of the action meant, the same for all clients as the paper wants them, moved and scaled to [0, 1];
-    moving them adds the same constant to every value, as the worlds run for ever.
+    A slip replaces the action by a random one. Final states become absorbing. Rewards are the expected rewards of the
+    intended action, equal for all clients as in the paper, shifted and scaled to [0, 1]. The shift adds the same
+    constant to every value, because the horizon is infinite.
 
     Args:
         name: A key of `TOY_TEXT`.
-        slips: Probability of a slip, one a client.
+        slips: Probability of a slip per client.
         discount: gamma.
-        settings: Passed on to the world, such as `map_name="8x8"`.
+        settings: Settings of the Gymnasium world, such as `map_name="8x8"`.
     """
     require(name in TOY_TEXT, "name", name, f"must be one of {', '.join(TOY_TEXT)}")
     for client, slip in enumerate(slips):
