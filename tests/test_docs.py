@@ -21,7 +21,6 @@ from fedpohcs.core.config import (
     LearnerConfig,
     ModellingConfig,
     ProtectionConfig,
-    TrafficConfig,
 )
 from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
@@ -29,6 +28,8 @@ from fedpohcs.runs import experiment
 from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
 from fedpohcs.server.selection import Question
 from fedpohcs.worlds import world_levels
+from fedpohcs.worlds.gym import GymConfig
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -40,6 +41,7 @@ CONFIGS = (
     LearnerConfig,
     ModellingConfig,
     TrafficConfig,
+    GymConfig,
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
         LearnerConfig,
         ModellingConfig,
         ProtectionConfig,
-        TrafficConfig,
     )
     from fedpohcs.core.presets import preset
     from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.scenario import WorldConfig
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
+    from fedpohcs.worlds.gym import GymConfig
+    from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 __all__ = [
     "AGGREGATORS",
@@ -35,10 +37,12 @@ __all__ = [
     "DefenceConfig",
     "ExperimentConfig",
     "FederationConfig",
+    "GymConfig",
     "LearnerConfig",
     "ModellingConfig",
     "ProtectionConfig",
     "TrafficConfig",
+    "WorldConfig",
     "__version__",
     "preset",
     "resume_experiment",
@@ -49,10 +53,13 @@ __getattr__ = importer(
     __name__,
     {
         "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
-        "ProtectionConfig TrafficConfig",
+        "ProtectionConfig",
         "core.presets": "preset",
         "core.registries": "AGGREGATORS ATTACKS PRESETS SELECTORS WORLDS",
+        "core.scenario": "WorldConfig",
         "runs.experiment": "resume_experiment run_experiment",
+        "worlds.gym": "GymConfig",
+        "worlds.hongkong.settings": "TrafficConfig",
     },
 )
 redirect_old_names(__name__)

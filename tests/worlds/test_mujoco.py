@@ -14,15 +14,8 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from fedpohcs.core.registries import WORLDS  # noqa: E402
 from fedpohcs.worlds.base import ContinuousActions  # noqa: E402
-from fedpohcs.worlds.mujoco import (  # noqa: E402
-    HalfCheetahs,
-    Hoppers,
-    MujocoSimulator,
-    MujocoWorld,
-    Parameter,
-    Walkers,
-    _outcome,
-)
+from fedpohcs.worlds.mujoco import HalfCheetahs, Hoppers, MujocoWorld, Parameter, Walkers  # noqa: E402
+from fedpohcs.worlds.mujoco_batch import MujocoSimulator, _outcome  # noqa: E402
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "hoppers.md"
 

@@ -22,5 +22,5 @@ def reference_of(config: ExperimentConfig) -> Reference | None:
     from fedpohcs.worlds.hongkong.reference import idm_reference
 
     num_clients = config.federation.num_clients
-    returns = idm_reference(config.traffic, num_clients)
+    returns = idm_reference(config.scenario, num_clients)  # pyright: ignore[reportArgumentType]
     return None if returns is None else Reference("driven by IDM", tuple(AREAS)[:num_clients], returns)

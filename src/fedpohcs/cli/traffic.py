@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from fedpohcs.cli.parsing import parse
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.worlds.hongkong.areas import AREAS, Limits
 from fedpohcs.worlds.hongkong.networks import Network, load_network
 from fedpohcs.worlds.hongkong.overpass import ENDPOINT
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 PICTURES = (".png", ".svg", ".pdf")
 

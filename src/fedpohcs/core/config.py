@@ -10,6 +10,7 @@ from typing import Any, Literal, get_type_hints
 
 from fedpohcs.core.checks import check_kinds, require_fraction, require_not_negative, require_positive
 from fedpohcs.core.errors import UserError, require, require_known
+from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
 
 
 @dataclass(frozen=True)
@@ -185,25 +186,6 @@ class ModellingConfig:
 
 
 @dataclass(frozen=True)
-class TrafficConfig:
-    """The world `hongkong`. The paper leaves all of this open."""
-
-    horizon: int = 500
-    """Steps of a tenth of a second in an episode."""
-    reward: Literal["network", "ego"] = "network"
-    """How close to the target speed all vehicles drive, or the learning one alone."""
-    safety: Literal["flow", "longitudinal", "none"] = "flow"
-    """What SUMO still does for the learning vehicle: keep its distance, give way and stop at red lights; only keep its
-    distance; or nothing, so that it can crash."""
-    networks: str = ""
-    """Folder made by `fedpohcs osm build`, whose networks replace synthetic areas of the same name."""
-
-    def __post_init__(self) -> None:
-        check_kinds("traffic.", self)
-        require_positive("traffic.", self, "horizon")
-
-
-@dataclass(frozen=True)
 class ProtectionConfig:
     """How measurements are protected where `privacy` asks for it; docs/privacy.md is the specification."""
 
@@ -288,8 +270,6 @@ class ExperimentConfig:
     world: str = "mountain-cars"
     level: str = "medium"
     """Level of heterogeneity; every world names its own."""
-    env: str | None = None
-    """What the world `gym` is made of: a registered Gymnasium id, or module:function that makes a client's own."""
     selector: str = "fedpohcs"
     """How the clients that train are chosen; see `fedpohcs list`."""
     rounds: int = 150
@@ -302,10 +282,10 @@ class ExperimentConfig:
     does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
+    scenario: WorldConfig = field(default_factory=WorldConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
-    traffic: TrafficConfig = field(default_factory=TrafficConfig)
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
     defence: DefenceConfig = field(default_factory=DefenceConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
@@ -315,8 +295,7 @@ class ExperimentConfig:
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
-        if self.env is not None:
-            require(self.world == "gym", "env", self.env, f"is for the world 'gym', not for {self.world!r}")
+        object.__setattr__(self, "scenario", scenario_for(self.world, self.scenario))
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)
@@ -364,6 +343,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str = "") -> Any:
     """The config back from plain values. Unknown keys are refused."""
+    if cls is ExperimentConfig:
+        values = with_present_keys(values, ExperimentConfig.world)
     hints = get_type_hints(cls)
     for key in values:
         require_known(f"{prefix}key", key, hints)
@@ -372,7 +353,10 @@ def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str 
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise UserError(f"{prefix}{key} (={value!r}) must be a table of settings.")
-            value = from_dict(value, hints[key], f"{prefix}{key}.")
+            kind = hints[key]
+            if kind is WorldConfig:
+                kind = scenario_class(values.get("world", ExperimentConfig.world), value)
+            value = from_dict(value, kind, f"{prefix}{key}.")
         elif isinstance(value, list):
             value = tuple(value)
         arguments[key] = value

@@ -40,6 +40,8 @@ def _section(config: Any, name: str = "") -> list[str]:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
+            if not dataclasses.fields(value):  # a world without settings
+                continue
             tables += [
                 "",
                 f"[{field.name}]",
@@ -67,8 +69,11 @@ def _literal(value: Any) -> str:
 
 
 def _help_texts(cls: type) -> dict[str, str]:
-    """The string below each field of a dataclass, by field."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    """The string below each field of a dataclass, by field; none where the source cannot be read."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    except (OSError, TypeError):
+        return {}
     texts = {}
     for field, below in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig, flatten, to_dict
+from fedpohcs.core.config import ExperimentConfig, flatten, from_dict, to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.moved import new_name
@@ -173,8 +173,8 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
 
 
 def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
-    wanted, default = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, ExperimentConfig()))
-    found = default | flatten(stored)  # settings that came later than the checkpoint were at their default
+    # Settings that came later than the checkpoint were at their default, and old keys have present names.
+    wanted, found = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, from_dict(stored)))
     differing = [
         f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
         for key in sorted(wanted.keys() | found.keys())

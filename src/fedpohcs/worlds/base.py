@@ -1,9 +1,12 @@
-"""What every world tells of itself, and what a traced one provides: physics as pure functions, and the population."""
+"""The interface of worlds, and of traced worlds: physics as pure functions, and a population of clients."""
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from fedpohcs.core.scenario import WorldConfig
 
 if TYPE_CHECKING:
     import jax
@@ -23,13 +26,13 @@ class ContinuousActions(NamedTuple):
 
 
 class DiscreteActions(NamedTuple):
-    """One of so many choices."""
+    """One of `num_choices` choices."""
 
     num_choices: int
 
 
 class Transition(NamedTuple):
-    """One step. Time limits are not the environment's business: `terminated` never means "out of time"."""
+    """The outcome of one step. `terminated` never means "out of time": the package applies the time limit."""
 
     state: EnvState
     observation: jax.Array
@@ -38,9 +41,16 @@ class Transition(NamedTuple):
 
 
 class World(ABC):
-    """A population of clients whose environments differ but look the same to a policy."""
+    """A population of clients whose environments differ, but have the same observations and actions.
 
+    The constructor takes the level and the number of clients. A world whose `Config` has fields takes them as well, by
+    the name `settings`. Importing the class loads neither JAX nor a simulator: options and help texts are read from it.
+    """
+
+    Config: ClassVar[type[WorldConfig]] = WorldConfig
+    """Dataclass with the settings of this world alone, set as `scenario` in a config."""
     levels: ClassVar[tuple[str, ...]]
+    """Names of the levels of heterogeneity."""
     observation_size: int
     actions: ContinuousActions | DiscreteActions
     horizon: int
@@ -48,16 +58,17 @@ class World(ABC):
 
     @classmethod
     def from_config(cls, config: ExperimentConfig) -> Any:
-        """The world of an experiment. A world with settings of its own reads them here."""
+        """The world of an experiment."""
         make: Any = cls
-        return make(config.level, config.federation.num_clients)
+        own = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
+        return make(config.level, config.federation.num_clients, **own)
 
 
 class TracedWorld(World):
-    """A Markov decision process whose physics is an argument, and N clients as one pytree of arguments.
+    """A Markov decision process whose physical parameters are an argument, and the parameters of N clients as a pytree.
 
-    Randomness comes in as uniform numbers in [0, 1): the caller draws those of a whole rollout at once. Worlds of one
-    class are equal, because they differ in their population alone, and that is data: compiled programs serve them all.
+    Random numbers are an argument, too: uniform in [0, 1), drawn by the caller for a whole rollout. Worlds of one class
+    compare equal, because they differ in `population` alone, and share their compiled programs.
     """
 
     reset_noise: ClassVar[int]
@@ -70,7 +81,7 @@ class TracedWorld(World):
 
     @abstractmethod
     def step(self, state: EnvState, action: jax.Array, noise: jax.Array, params: EnvParams) -> Transition:
-        """The state that follows."""
+        """The transition to the next state."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)

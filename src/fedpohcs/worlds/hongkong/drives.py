@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.runs.export import load_run_policy
 from fedpohcs.worlds.hongkong.areas import AREAS
 from fedpohcs.worlds.hongkong.networks import Network
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.simulation import Traffic
 
 STEPS_A_FRAME = 4
