@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpohcs.analysis.communication import phase_one, traffic
 from fedpohcs.analysis.groups import Group, by_level
-from fedpohcs.analysis.references import reference_of
+from fedpohcs.analysis.references import reference_of, thresholds_of
 from fedpohcs.analysis.statistics import (
     Interval,
     Reached,
@@ -25,7 +25,6 @@ from fedpohcs.analysis.statistics import (
 )
 from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.core.errors import require_known
-from fedpohcs.core.presets import RETURN_THRESHOLDS
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.storage import LAST_ROUNDS, Run
 
@@ -78,7 +77,7 @@ def make_scope(
 ) -> Scope:
     """The scope of groups that share a world and a level."""
     if thresholds is None:
-        thresholds = RETURN_THRESHOLDS.get(groups[0].world) or derived_thresholds(groups)
+        thresholds = thresholds_of(groups[0].world) or derived_thresholds(groups)
     last_round = min(len(run.rounds["round"]) for group in groups for run in group.runs) - 1
     return Scope(tuple(thresholds), tuple(windows), last_round)
 

@@ -12,12 +12,6 @@ ENTROPY_DECAY_ROUNDS = {"low": 10, "medium": 20, "high": 50, "high-authors": 50}
 PAPER_LEARNING_RATES = {"fedavg": 0.005}
 """Table 1 gives every other selector .001."""
 
-RETURN_THRESHOLDS: dict[str, tuple[float, ...]] = {
-    "mountain-cars": (0, 25, 50, 60),
-    "hoppers": (500, 1000, 1450),
-}
-"""Mean returns worth reaching, by world. Statistics of worlds that are not listed take theirs from the runs."""
-
 
 def mountain_cars(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
     """Sixty cars with shifted engines, Tables 1 and 4; learning rate .001 for every selector.

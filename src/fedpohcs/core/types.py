@@ -110,3 +110,11 @@ class RoundRecord(NamedTuple):
     asked_costs: Mapping[str, Vector] = {}  # each [asked]: what else asking took
     capped: ClientIds = np.arange(0)  # sampled, but selected too often already to be candidates
     bad_replies: tuple[BadReply, ...] = ()  # answers that were left out
+
+
+class Reference(NamedTuple):
+    """Mean return of each client under a fixed way to act, to compare learned policies with."""
+
+    label: str
+    clients: tuple[str, ...]  # names
+    mean_return: Vector

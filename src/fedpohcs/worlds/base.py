@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fedpohcs.core.scenario import WorldConfig
+from fedpohcs.core.types import Reference
 
 if TYPE_CHECKING:
     import jax
@@ -51,6 +52,10 @@ class World(ABC):
     """Dataclass with the settings of this world alone, set as `scenario` in a config."""
     levels: ClassVar[tuple[str, ...]]
     """Names of the levels of heterogeneity."""
+    thresholds: ClassVar[tuple[float, ...]] = ()
+    """Mean returns worth reaching, for statistics. Empty: statistics derive some from the runs."""
+    painter: ClassVar[str | None] = None
+    """Where the `worlds.pictures.Painter` of this world is, `module:attribute`. None: it cannot be drawn."""
     observation_size: int
     actions: ContinuousActions | DiscreteActions
     horizon: int
@@ -62,6 +67,12 @@ class World(ABC):
         make: Any = cls
         own = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
         return make(config.level, config.federation.num_clients, **own)
+
+    @classmethod
+    def reference(cls, config: ExperimentConfig) -> Reference | None:
+        """Known returns of a fixed way to act for runs of this config, shown in tables and figures. None: unknown."""
+        del config
+        return None
 
 
 class TracedWorld(World):

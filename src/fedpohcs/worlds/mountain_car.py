@@ -36,6 +36,8 @@ class MountainCars(TracedWorld):
     """
 
     levels: ClassVar[tuple[str, ...]] = ("low", "medium", "high", "high-authors")
+    thresholds = (0, 25, 50, 60)
+    painter = "fedpohcs.worlds.pictures:MOUNTAIN_CAR"
     observation_size = 2
     actions = ContinuousActions(size=1, low=-1.0, high=1.0)
     horizon = 999

@@ -46,7 +46,7 @@ class MujocoWorld(HostWorld):
     a cost of the action before it is clipped.
     """
 
-    levels: ClassVar[tuple[str, ...]]
+    painter = "fedpohcs.worlds.pictures:MUJOCO_BODY"
     ranges: ClassVar[dict[str, tuple[float, float]]]
     parameters: ClassVar[tuple[Parameter, ...]]
     model_file: ClassVar[str]  # among the models that Gymnasium ships
@@ -109,6 +109,7 @@ class Hoppers(MujocoWorld):
         "medium": (0.01, 0.10),
         "high": (0.01, 0.15),
     }
+    thresholds = (500, 1000, 1450)
     parameters = (Parameter("geom", "leg_geom", "size", 0),)
     model_file = "hopper.xml"
     observation_size = 11

@@ -3,10 +3,13 @@
 from importlib.util import find_spec
 from typing import ClassVar
 
+from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
+from fedpohcs.core.types import Reference
 from fedpohcs.worlds.base import ContinuousActions
 from fedpohcs.worlds.hongkong.areas import AREAS
 from fedpohcs.worlds.hongkong.networks import load_network
+from fedpohcs.worlds.hongkong.reference import idm_reference
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.sight import OBSERVATION_SIZE
 from fedpohcs.worlds.hongkong.simulation import ACTION_SIZE, Traffic, import_libsumo
@@ -20,6 +23,7 @@ class HongKong(SimulatedWorld):
     levels: ClassVar[tuple[str, ...]] = ("areas",)
     observation_size = OBSERVATION_SIZE
     actions = ContinuousActions(size=ACTION_SIZE, low=-1.0, high=1.0)
+    painter = "fedpohcs.worlds.hongkong.drawing:DRIVE"
     preload = ("fedpohcs.worlds.hongkong.world", "libsumo")
 
     def __init__(self, level: str, num_clients: int, *, settings: TrafficConfig | None = None) -> None:
@@ -31,6 +35,14 @@ class HongKong(SimulatedWorld):
         self.settings = settings or TrafficConfig()
         self.horizon = self.settings.horizon
         self.networks = [load_network(name, self.settings.networks) for name in list(AREAS)[:num_clients]]
+
+    @classmethod
+    def reference(cls, config: ExperimentConfig) -> Reference | None:
+        """Returns of an ego vehicle driven by IDM, as stored in the package for these settings."""
+        assert isinstance(config.scenario, TrafficConfig)
+        num_clients = config.federation.num_clients
+        returns = idm_reference(config.scenario, num_clients)
+        return None if returns is None else Reference("driven by IDM", tuple(AREAS)[:num_clients], returns)
 
     def open(self, client: int) -> Traffic:
         """The simulation of the client's area, in this process."""
