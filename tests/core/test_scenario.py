@@ -41,6 +41,7 @@ class WindyWorld(TabularWorlds):
     """A world of somebody else's."""
 
     Config = WindConfig
+    held_out = False
 
     def __init__(self, level: str, num_clients: int, *, settings: WindConfig) -> None:
         super().__init__(level, num_clients)

@@ -102,6 +102,7 @@ def run_statistics(run: Run, scope: Scope) -> dict[str, float]:
         f"mean return, rounds 0-{scope.last_round} (area under the curve)": _window_mean(returns, area),
         **{f"mean return, rounds {a}-{b}": _window_mean(returns, (a, b)) for a, b in scope.windows},
         **_client_statistics(run, scope),
+        **_held_out_statistics(run),
         f"sd of round-to-round change after round {SETTLING_ROUNDS}": float(changes.std(ddof=1))
         if len(changes) > 1
         else np.nan,
@@ -126,6 +127,14 @@ def _client_statistics(run: Run, scope: Scope) -> dict[str, float]:
         below = np.nan if np.isnan(final).any() else float((final < lowest).sum())
         statistics[f"number of clients below {lowest:g}"] = below
     return {f"{name}, last {LAST_ROUNDS} rounds": value for name, value in statistics.items()}
+
+
+def _held_out_statistics(run: Run) -> dict[str, float]:
+    """How the policy serves clients that never train; nothing if there are none."""
+    if not run.config.federation.held_out_clients:
+        return {}
+    final = run.final_held_out_returns if len(run.rounds["round"]) > LAST_ROUNDS else np.array(np.nan)
+    return {f"mean return of held-out clients, last {LAST_ROUNDS} rounds": float(final.mean())}
 
 
 def summarise(group: Group, scope: Scope) -> dict[str, Interval]:

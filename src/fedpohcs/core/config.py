@@ -39,13 +39,15 @@ class FederationConfig:
     """Evaluate after every so many rounds."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
+    held_out_clients: int = 0
+    """Further clients, with ids from num_clients on, that are evaluated and never asked, selected or trained."""
 
     def __post_init__(self) -> None:
         check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
         require_positive("federation.", self, "num_clients", "num_selected")
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
-        require_not_negative("federation.", self, "tolerated_liars")
+        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
         require(
             k <= d,
             "federation.num_selected",

@@ -19,7 +19,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
-from fedpohcs.deploy import protocol
+from fedpohcs.deploy import protocol, require_no_held_out
 from fedpohcs.deploy.codec import from_record, table_from_arrays, to_record
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, PRIVATE, TRAIN, Request
@@ -95,6 +95,7 @@ class FlowerExecutor:
         del record
         if snapshot is not None and not isinstance(snapshot, RemoteClients):
             raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
+        require_no_held_out(config)
         self.config = config
         self.num_clients = config.federation.num_clients
         self.grid = grid

@@ -15,7 +15,7 @@ from fedpohcs.execution import make_protected_executor, with_liars
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.protocols import Executor
-from fedpohcs.worlds import make_world, world_class, world_levels
+from fedpohcs.worlds import check_world, make_world
 from fedpohcs.worlds.host import HostWorld
 
 
@@ -228,8 +228,7 @@ def check_names(config: ExperimentConfig) -> None:
 
     register_plugins()
     require_known("selector", config.selector, SELECTORS)
-    require_known("level", config.level, world_levels(config.world))
-    world = world_class(config.world)
+    world = check_world(config)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     federation = config.federation

@@ -17,8 +17,9 @@ def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy:
     from fedpohcs.runs.export import load_run_policy
 
     config = read_config(run)
-    num_clients = config.federation.num_clients
-    require(client < num_clients, "client", client + 1, f"must not exceed num_clients (={num_clients})")
+    n, held_out = config.federation.num_clients, config.federation.held_out_clients
+    more = f" plus held_out_clients (={held_out})" if held_out else ""
+    require(client < n + held_out, "client", client + 1, f"must not exceed num_clients (={n}){more}")
     policy = load_run_policy(run)
 
     def act(observation: np.ndarray, generator: np.random.Generator) -> Any:

@@ -26,7 +26,7 @@ class Executor(Protocol):
     what these three calls return.
     """
 
-    num_clients: int
+    num_clients: int  # that train; ids from here on are held-out clients, which `evaluate` alone takes
     most_steps: MostSteps
 
     def initial_params(self) -> Params:

@@ -6,6 +6,8 @@ import dataclasses
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.core.types import Reference
 
@@ -44,8 +46,9 @@ class Transition(NamedTuple):
 class World(ABC):
     """A population of clients whose environments differ, but have the same observations and actions.
 
-    The constructor takes the level and the number of clients. A world whose `Config` has fields takes them as well, by
-    the name `settings`. Importing the class loads neither JAX nor a simulator: options and help texts are read from it.
+    The constructor takes the level and the number of clients; then the number of held-out clients if `held_out` is
+    True; and `settings=`, an instance of `Config`, if that has fields. Importing the class must load neither JAX nor a
+    simulator, because options and help texts are read from it.
     """
 
     Config: ClassVar[type[WorldConfig]] = WorldConfig
@@ -56,6 +59,8 @@ class World(ABC):
     """Mean returns worth reaching, for statistics. Empty: statistics derive some from the runs."""
     painter: ClassVar[str | None] = None
     """Where the `worlds.pictures.Painter` of this world is, `module:attribute`. None: it cannot be drawn."""
+    held_out: ClassVar[bool] = False
+    """Whether the world can have held-out clients. Their ids follow those of the N clients that train."""
     observation_size: int
     actions: ContinuousActions | DiscreteActions
     horizon: int
@@ -65,8 +70,10 @@ class World(ABC):
     def from_config(cls, config: ExperimentConfig) -> Any:
         """The world of an experiment."""
         make: Any = cls
-        own = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
-        return make(config.level, config.federation.num_clients, **own)
+        federation = config.federation
+        held_out = [federation.held_out_clients] if cls.held_out else []
+        settings = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
+        return make(config.level, federation.num_clients, *held_out, **settings)
 
     @classmethod
     def reference(cls, config: ExperimentConfig) -> Reference | None:
@@ -99,3 +106,17 @@ class TracedWorld(World):
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+
+def with_held_out(values: np.ndarray, num_held_out: int) -> np.ndarray:
+    """Ascending parameters of the clients that train, followed by those of held-out clients, which lie between them.
+
+    Held-out clients are spread evenly over the gaps between neighbours. One per gap lies at the midpoint, several
+    divide the gap evenly. A single client has no neighbour: the held-out clients then equal it.
+    """
+    number = np.arange(num_held_out)
+    gap = ((number + 0.5) * max(len(values) - 1, 1) / max(num_held_out, 1)).astype(int)
+    _, first, inverse, count = np.unique(gap, return_index=True, return_inverse=True, return_counts=True)
+    share = (number - first[inverse] + 0.5) / count[inverse]
+    low, high = values[gap], values[np.minimum(gap + 1, len(values) - 1)]
+    return np.concatenate([values, low + share * (high - low)])

@@ -29,17 +29,19 @@ class GymWorld(SimulatedWorld):
     """Gymnasium environments: a registered one for all clients, or those that a function makes per client."""
 
     Config = GymConfig
+    held_out = True
     levels: ClassVar[tuple[str, ...]] = ("own",)
 
-    def __init__(self, level: str, num_clients: int, *, settings: GymConfig) -> None:
+    def __init__(self, level: str, num_clients: int, num_held_out: int = 0, *, settings: GymConfig) -> None:
         """Read the spaces and the time limit from the environment of client 0.
 
         Args:
             level: the only one; how clients differ is decided by `settings.env`.
-            num_clients: number of clients.
+            num_clients: number of clients that train.
+            num_held_out: number of held-out clients, whose ids follow.
             settings: with the name of the environment or of the function.
         """
-        del level, num_clients
+        del level, num_clients, num_held_out
         if find_spec("gymnasium") is None:
             raise UserError("this world needs the package gymnasium. Install it: pip install 'fedpohcs[gym]'")
         if settings.env is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from fedpohcs.core.errors import UserError
-from fedpohcs.worlds.base import ContinuousActions
+from fedpohcs.worlds.base import ContinuousActions, with_held_out
 from fedpohcs.worlds.host import Collector, HostWorld
 
 if TYPE_CHECKING:  # compiled code, loaded when the first collector is made
@@ -46,6 +46,7 @@ class MujocoWorld(HostWorld):
     a cost of the action before it is clipped.
     """
 
+    held_out = True
     painter = "fedpohcs.worlds.pictures:MUJOCO_BODY"
     ranges: ClassVar[dict[str, tuple[float, float]]]
     parameters: ClassVar[tuple[Parameter, ...]]
@@ -66,9 +67,9 @@ class MujocoWorld(HostWorld):
         if "ranges" in vars(cls):
             cls.levels = tuple(cls.ranges)
 
-    def __init__(self, level: str, num_clients: int) -> None:
+    def __init__(self, level: str, num_clients: int, num_held_out: int = 0) -> None:
         require_mujoco()
-        self.values = np.linspace(*self.ranges[level], num_clients)
+        self.values = with_held_out(np.linspace(*self.ranges[level], num_clients), num_held_out)
 
     def make_model(self, value: float) -> Any:
         """The compiled model of a client whose parameter has this value."""

@@ -20,21 +20,28 @@ class HongKong(SimulatedWorld):
     """One learning vehicle among ten IDM vehicles in each of ten synthetic areas; client n drives in the n-th."""
 
     Config = TrafficConfig
+    held_out = True
     levels: ClassVar[tuple[str, ...]] = ("areas",)
     observation_size = OBSERVATION_SIZE
     actions = ContinuousActions(size=ACTION_SIZE, low=-1.0, high=1.0)
     painter = "fedpohcs.worlds.hongkong.drawing:DRIVE"
     preload = ("fedpohcs.worlds.hongkong.world", "libsumo")
 
-    def __init__(self, level: str, num_clients: int, *, settings: TrafficConfig | None = None) -> None:
+    def __init__(
+        self, level: str, num_clients: int, num_held_out: int = 0, *, settings: TrafficConfig | None = None
+    ) -> None:
         del level  # there is only one
         rule = f"must not exceed the number of areas (={len(AREAS)})"
         require(num_clients <= len(AREAS), "federation.num_clients", num_clients, rule)
+        rest = len(AREAS) - num_clients
+        rule = f"must not exceed the number of areas without a client that trains (={rest})"
+        require(num_held_out <= rest, "federation.held_out_clients", num_held_out, rule)
         if find_spec("libsumo") is None:
             import_libsumo()  # names the missing package before any worker starts
         self.settings = settings or TrafficConfig()
         self.horizon = self.settings.horizon
-        self.networks = [load_network(name, self.settings.networks) for name in list(AREAS)[:num_clients]]
+        names = list(AREAS)[: num_clients + num_held_out]
+        self.networks = [load_network(name, self.settings.networks) for name in names]
 
     @classmethod
     def reference(cls, config: ExperimentConfig) -> Reference | None:
