@@ -29,7 +29,8 @@ RATES = """learner.learning_rate learner.max_gradient_norm learner.importance_ca
 SWITCHES = """learner.bootstrap_at_time_limit learner.filter_observations learner.filter_rewards modelling.clip_actions
     modelling.standardise protection.precise"""
 CHOICES = """executor privacy federation.update_weights federation.compared_pairs learner.loss modelling.action_support
-    modelling.episode_end modelling.advantages modelling.missing modelling.rewards scenario.reward scenario.safety"""
+    modelling.episode_end modelling.advantages modelling.values modelling.missing modelling.rewards scenario.reward
+    scenario.safety"""
 
 FILE_CASES = [
     *cases(COUNTS, "0 -3", POSITIVE),

@@ -172,6 +172,8 @@ class ModellingConfig:
     """Where the last step of an episode leads: nowhere, or to a start state."""
     advantages: Literal["model", "gae"] = "model"
     """Policy evaluation on the tabular model, or GAE samples averaged by cell."""
+    values: Literal["advantage", "action-value"] = "advantage"
+    """What weights the visitation: A(s,a), or Q(s,a) of the tabular model. Paper: Sec. 4.1 allows both."""
     standardise: bool = False
     """Scale a client's advantages to mean 0 and standard deviation 1."""
     missing: Literal["zero", "predicted"] = "zero"
@@ -185,6 +187,8 @@ class ModellingConfig:
         for name in ("episodes", "steps_per_episode"):
             if getattr(self, name) is not None:
                 require_positive("modelling.", self, name)
+        rule = "needs modelling.advantages 'model': GAE estimates advantages only"
+        require(self.values == "advantage" or self.advantages == "model", "modelling.values", self.values, rule)
 
 
 @dataclass(frozen=True)

@@ -35,15 +35,6 @@ def small(rounds: int = 1, **settings: object) -> ExperimentConfig:
     )
 
 
-def test_the_preset_is_that_of_tables_3_and_4() -> None:
-    config = preset("hongkong")
-    federation, learner = config.federation, config.learner
-    assert (federation.num_clients, federation.num_candidates, federation.num_selected) == (10, 9, 2)
-    assert (learner.local_iterations, learner.epochs, learner.steps_per_iteration) == (10, 10, 2048)
-    assert (learner.learning_rate, learner.learning_rate_decay, learner.kl_target) == (1e-4, 0.98, 1e-4)
-    assert federation.evaluation_episodes == 20
-
-
 def test_a_run_repeats_byte_by_byte_and_is_played_as_a_gif(tmp_path: Path) -> None:
     for name in ("one", "other"):
         run_experiment(small(), tmp_path / name)
