@@ -89,7 +89,7 @@ def closed_loop(executor: Any, params: Any, episodes: int) -> Callable[[], int]:
     from fedpohcs.core.trees import take_clients
     from fedpohcs.worlds.host import Play, Quota
     from fedpohcs.worlds.lockstep import LockstepCollector
-    from fedpohcs.worlds.mujoco import MujocoSimulator
+    from fedpohcs.worlds.mujoco_batch import MujocoSimulator
 
     world = executor.world
     models = [world.make_model(value) for value in world.values]

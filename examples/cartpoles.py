@@ -5,7 +5,7 @@ from pathlib import Path
 
 import gymnasium
 
-from fedpohcs import FederationConfig, preset, run_experiment
+from fedpohcs import FederationConfig, GymConfig, preset, run_experiment
 from fedpohcs.runs.experiment import History
 
 NUM_CLIENTS = 20
@@ -24,7 +24,7 @@ def main(rounds: int = 20, num_clients: int = NUM_CLIENTS, out: Path | None = No
     """Train one policy for all poles with FedPOHCS and return what happened."""
     config = replace(
         preset("gym", selector="fedpohcs"),
-        env="cartpoles:make_client",  # this file, found because it is run from its folder
+        scenario=GymConfig(env="cartpoles:make_client"),  # this file, found because it is run from its folder
         rounds=rounds,
         federation=FederationConfig(num_clients, num_candidates=min(10, num_clients), num_selected=min(4, num_clients)),
     )

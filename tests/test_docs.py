@@ -20,7 +20,6 @@ from fedpohcs.core.config import (
     FederationConfig,
     ModellingConfig,
     ProtectionConfig,
-    TrafficConfig,
 )
 from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
@@ -29,6 +28,8 @@ from fedpohcs.runs import experiment
 from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
 from fedpohcs.server.selection import Question
 from fedpohcs.worlds import world_levels
+from fedpohcs.worlds.gym import GymConfig
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -40,6 +41,7 @@ CONFIGS = (
     PPOConfig,
     ModellingConfig,
     TrafficConfig,
+    GymConfig,
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,

@@ -18,17 +18,20 @@ if TYPE_CHECKING:
         FederationConfig,
         ModellingConfig,
         ProtectionConfig,
-        TrafficConfig,
     )
     from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
     from fedpohcs.core.presets import preset
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.scenario import WorldConfig
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
+    from fedpohcs.worlds.gym import GymConfig
+    from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 __all__ = [
     "AGGREGATORS",
     "ATTACKS",
     "LEARNERS",
+    "METRICS",
     "PRESETS",
     "SELECTORS",
     "WORLDS",
@@ -37,11 +40,13 @@ __all__ = [
     "DefenceConfig",
     "ExperimentConfig",
     "FederationConfig",
+    "GymConfig",
     "LearningConfig",
     "ModellingConfig",
     "PPOConfig",
     "ProtectionConfig",
     "TrafficConfig",
+    "WorldConfig",
     "__version__",
     "preset",
     "resume_experiment",
@@ -51,12 +56,14 @@ __all__ = [
 __getattr__ = importer(
     __name__,
     {
-        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig "
-        "ProtectionConfig TrafficConfig",
+        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig ProtectionConfig",
         "core.learning": "DQNConfig LearningConfig PPOConfig",
         "core.presets": "preset",
-        "core.registries": "AGGREGATORS ATTACKS LEARNERS PRESETS SELECTORS WORLDS",
+        "core.registries": "AGGREGATORS ATTACKS LEARNERS METRICS PRESETS SELECTORS WORLDS",
+        "core.scenario": "WorldConfig",
         "runs.experiment": "resume_experiment run_experiment",
+        "worlds.gym": "GymConfig",
+        "worlds.hongkong.settings": "TrafficConfig",
     },
 )
 redirect_old_names(__name__)

@@ -15,12 +15,20 @@ from fedpohcs.server.round import upload_bytes
 TABULAR_BYTES = 4 * (6 * 3 + 3 + 6 + 1 + 1)  # one linear layer each for policy and critic, and beta
 
 
-def test_weights_of_a_run_without_a_policy_yet_are_known_from_its_world(make_run: MakeRun) -> None:
-    assert weight_bytes(load_run(make_run(rounds=1))) == TABULAR_BYTES
+def test_weights_of_a_run_without_a_policy_yet_are_those_of_its_newest_checkpoint(tmp_path: Path) -> None:
+    run_experiment(replace(preset("tabular", selector="fedavg"), rounds=1), tmp_path / "run")
+    finished = load_run(tmp_path / "run")
+    assert weight_bytes(finished) == TABULAR_BYTES
+    (tmp_path / "run" / "policy.npz").unlink()
+    assert weight_bytes(finished) == TABULAR_BYTES
+    assert traffic(finished).train.tolist() == [0, 3 * (2 * TABULAR_BYTES + 8)]
+    (newest,) = (tmp_path / "run" / "checkpoints").iterdir()
+    newest.write_bytes(b"fedpohcs-checkpoint-1 cut off")
+    assert np.isnan(weight_bytes(finished))
 
 
-def test_weights_of_an_unknown_world_are_not_guessed(make_run: MakeRun) -> None:
-    run = load_run(make_run(rounds=1, world="somebodys-own"))
+def test_weights_that_are_stored_nowhere_are_not_guessed(make_run: MakeRun) -> None:
+    run = load_run(make_run(rounds=1))
     assert np.isnan(weight_bytes(run))
     assert np.isnan(traffic(run).train[1])
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 import browser
+import pytest
 from browser import Page, open_page
+
 from conftest import MakeRun, made_up_records
 from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.live import LiveReport, serve

@@ -21,7 +21,7 @@ def cases(keys: str, values: str, rule: str) -> list[tuple[str, str, str]]:
 
 COUNTS = """federation.num_clients federation.num_selected federation.evaluation_episodes federation.evaluation_every
     learner.local_iterations learner.steps_per_iteration learner.epochs learner.batch_size learner.entropy_decay_rounds
-    modelling.history_rounds modelling.horizon traffic.horizon modelling.episodes modelling.steps_per_episode"""
+    modelling.history_rounds modelling.horizon scenario.horizon modelling.episodes modelling.steps_per_episode"""
 RATES = """learner.learning_rate learner.max_gradient_norm learner.importance_cap learner.clip_range learner.kl_target
     learner.kl_coefficient learner.critic_learning_rate learner.observation_clip learner.reward_clip
     modelling.observation_cell modelling.action_cell protection.value_limit protection.scalar_limit
@@ -29,7 +29,8 @@ RATES = """learner.learning_rate learner.max_gradient_norm learner.importance_ca
 SWITCHES = """learner.bootstrap_at_time_limit learner.filter_observations learner.filter_rewards modelling.clip_actions
     modelling.standardise protection.precise"""
 CHOICES = """executor privacy federation.update_weights federation.compared_pairs learner.loss modelling.action_support
-    modelling.episode_end modelling.advantages modelling.missing modelling.rewards traffic.reward traffic.safety"""
+    modelling.episode_end modelling.advantages modelling.values modelling.missing modelling.rewards scenario.reward
+    scenario.safety"""
 
 FILE_CASES = [
     *cases(COUNTS, "0 -3", POSITIVE),
@@ -48,8 +49,8 @@ FILE_CASES = [
     *cases(SWITCHES, '"yes" 1', "must be of type bool"),
     *cases(CHOICES, '"nonsense"', "is not known"),
     *cases(CHOICES, "1", "must be '"),
-    *cases("world level selector federation.aggregator traffic.networks", "7", "must be of type str"),
-    *cases("env modelling.discretiser", "7", "must be of type str, or left out"),
+    *cases("world level selector federation.aggregator scenario.networks", "7", "must be of type str"),
+    *cases("modelling.discretiser", "7", "must be of type str, or left out"),
     *cases("learner.hidden_sizes", '3 "64" [1.5] ["a"]', "must be a list, each item of type int"),
     *cases("learner.hidden_sizes", "[64,0] [-1]", "must all be above 0"),
     *cases("federation.client_weights", '"equal" ["a"]', "must be a list, each item of type float"),
@@ -57,7 +58,7 @@ FILE_CASES = [
     *cases("protection.sketch_size", "63 65 33554432 0", "must be even, at least 64 and at most 2**24"),
     *cases("protection.score_bits", "1 25", "must be at least 2 and at most 24"),
     *cases("protection.min_cohort", "2 -1", "must be at least 3"),
-    *cases("federation learner modelling traffic protection", "3", "must be a table of settings"),
+    *cases("federation learner modelling scenario protection", "3", "must be a table of settings"),
     ("federation.num_selected", "19", "must not exceed num_candidates (=18)"),
     ("federation.num_candidates", "61", "must not exceed num_clients (=60)"),
     ("federation.num_candidates", "5", "must not exceed num_candidates (=5)"),
@@ -69,7 +70,7 @@ FILE_CASES = [
     ("env", '"CartPole-v1"', "is for the world 'gym'"),
 ]
 UNKNOWN_KEYS = """roundz seeed federation.num_client federation.k learner.learning_rat learner.gamma modelling.horizn
-    modelling.cell traffic.horison protection.epsilom"""
+    modelling.cell scenario.horison protection.epsilom"""
 COMMAND_CASES = [
     ("--rounds", "many", "INT"),
     ("--rounds", "2.5", "INT"),
@@ -112,7 +113,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(key: str, value: str) -> str:
     section, _, name = key.rpartition(".")
-    return (f"[{section}]\n" if section else "") + f"{name} = {value}\n"
+    world = 'world = "hongkong"\n' if section == "scenario" else ""  # the one with most settings of its own
+    return world + (f"[{section}]\n" if section else "") + f"{name} = {value}\n"
 
 
 def as_python(value: str) -> str:

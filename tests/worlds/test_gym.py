@@ -18,7 +18,7 @@ from fedpohcs.runs.experiment import run_experiment  # noqa: E402
 from fedpohcs.runs.storage import load_run  # noqa: E402
 from fedpohcs.worlds import make_world  # noqa: E402
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions  # noqa: E402
-from fedpohcs.worlds.gym import GymEnvironment, GymWorld  # noqa: E402
+from fedpohcs.worlds.gym import GymConfig, GymEnvironment, GymWorld  # noqa: E402
 from fedpohcs.worlds.host import Quota, empty_trajectory  # noqa: E402
 from fedpohcs.worlds.workers import Player  # noqa: E402
 
@@ -97,7 +97,12 @@ def config(env: str, **changes: object) -> ExperimentConfig:
     learner = replace(
         base.learner, hidden_sizes=(8,), local_iterations=2, steps_per_iteration=60, filter_warmup_steps=50
     )
-    return replace(base, env=env, rounds=1, groups=1, federation=federation, learner=learner, **changes)
+    changes |= {"rounds": 1, "groups": 1, "federation": federation, "learner": learner}
+    return replace(base, scenario=GymConfig(env), **changes)
+
+
+def world_of(env: str, num_clients: int = 1) -> GymWorld:
+    return GymWorld("own", num_clients, settings=GymConfig(env))
 
 
 def a_play(world: GymWorld):
@@ -117,11 +122,11 @@ def a_play(world: GymWorld):
 
 
 def test_registered_environments_say_what_they_look_like() -> None:
-    cart = GymWorld("own", 3, "CartPole-v1")
+    cart = world_of("CartPole-v1", 3)
     assert (cart.observation_size, cart.actions, cart.horizon) == (4, DiscreteActions(2), 500)
-    pendulum = GymWorld("own", 3, "Pendulum-v1")
+    pendulum = world_of("Pendulum-v1", 3)
     assert (pendulum.observation_size, pendulum.actions) == (3, ContinuousActions(1, -1.0, 1.0))
-    lake = GymWorld("own", 3, "FrozenLake-v1")
+    lake = world_of("FrozenLake-v1", 3)
     assert lake.observation_size == 16  # a discrete observation is one-hot
     assert cart != pendulum
 
@@ -135,7 +140,7 @@ def test_actions_from_minus_one_to_one_span_the_range_of_the_environment() -> No
 
 
 def test_an_environment_that_never_ends_is_cut() -> None:
-    world = GymWorld("own", 1, "own_lines:never")
+    world = world_of("own_lines:never", 1)
     with Player(world) as player:
         played = player.play(a_play(world), Quota(episodes=1))
     assert len(played.trajectory.reward) == 1000
@@ -153,7 +158,7 @@ def test_an_environment_that_never_ends_is_cut() -> None:
     ],
 )
 def test_what_goes_wrong_is_said_with_episode_and_step(name: str, said: str) -> None:
-    world = GymWorld("own", 1, f"own_lines:{name}")
+    world = world_of(f"own_lines:{name}", 1)
     with Player(world) as player:
         played = player.play(a_play(world), Quota(episodes=1))
     assert played.failure is not None
@@ -199,12 +204,21 @@ def test_a_bad_env_is_refused_before_anything_is_written(env: str, said: str, tm
 def test_the_world_must_be_told_its_environment_and_others_must_not() -> None:
     with pytest.raises(UserError, match=r"env \(=None\) must say which environments"):
         make_world(preset("gym"))
-    with pytest.raises(UserError, match=r"env \(='CartPole-v1'\) is for the world 'gym', not for 'tabular'"):
-        run_experiment(replace(preset("tabular"), env="CartPole-v1"))
+    with pytest.raises(UserError, match=r"must be of type WorldConfig, the settings of the world 'tabular'"):
+        replace(preset("tabular"), scenario=GymConfig("CartPole-v1"))
+
+
+def test_env_is_short_for_the_setting_of_the_world_and_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["--env", "CartPole-v1"], ["--env=CartPole-v1"], ["--scenario.env", "CartPole-v1"]):
+        assert main(["config", "gym", *given]) == 0
+        assert "[scenario]" in (text := capsys.readouterr().out)
+        assert 'env = "CartPole-v1"' in text
+    assert main(["config", "tabular", "--env", "CartPole-v1"]) == 2
+    assert capsys.readouterr().err == "fedpohcs: env (='CartPole-v1') is for the world 'gym', not for 'tabular'.\n"
 
 
 def test_clients_must_look_alike() -> None:
-    world = GymWorld("own", 2, "own_lines:other_size")
+    world = world_of("own_lines:other_size", 2)
     with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 0"):
         world.open(1)
 

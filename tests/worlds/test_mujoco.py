@@ -14,15 +14,8 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from fedpohcs.core.registries import WORLDS  # noqa: E402
 from fedpohcs.worlds.base import ContinuousActions  # noqa: E402
-from fedpohcs.worlds.mujoco import (  # noqa: E402
-    HalfCheetahs,
-    Hoppers,
-    MujocoSimulator,
-    MujocoWorld,
-    Parameter,
-    Walkers,
-    _outcome,
-)
+from fedpohcs.worlds.mujoco import HalfCheetahs, Hoppers, MujocoWorld, Parameter, Walkers  # noqa: E402
+from fedpohcs.worlds.mujoco_batch import MujocoSimulator, _outcome  # noqa: E402
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "hoppers.md"
 
@@ -144,3 +137,51 @@ def test_numbers_that_are_not_finite_break_a_lane_even_if_mujoco_goes_on() -> No
     position[1, 3], velocity[2, 0], before = np.inf, np.nan, np.array([0.0, 0.0, 0.0, np.inf])
     *_, broken = _outcome(rules, position, velocity, before, np.zeros((4, 3), np.float32), np.zeros(4, bool))
     assert broken.tolist() == [False, True, True, True]
+
+
+def radius(model: Any, *names: str) -> float:
+    """Of capsules that share it."""
+    (found,) = {float(model.geom(name).size[0]) for name in names}
+    return found
+
+
+PARAMETERS = {
+    Hoppers: lambda model: radius(model, "leg_geom"),
+    Walkers: lambda model: radius(model, "leg_geom", "leg_left_geom"),
+    HalfCheetahs: lambda model: float(model.opt.gravity[2]),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "level", "low", "high"),
+    [
+        (Hoppers, "low", 0.01, 0.07),  # Paper: Sec. 5.1
+        (Hoppers, "medium", 0.01, 0.10),
+        (Hoppers, "high", 0.01, 0.15),
+        (Walkers, "low", 0.03, 0.05),
+        (Walkers, "medium", 0.02, 0.07),
+        (Walkers, "high", 0.01, 0.10),
+        (HalfCheetahs, "low", -11.0, -8.6),
+        (HalfCheetahs, "medium", -13.0, -6.6),
+        (HalfCheetahs, "high", -16.0, -3.6),
+    ],
+)
+def test_the_compiled_models_of_sixty_clients_span_the_range_of_the_level_evenly(
+    family: type[MujocoWorld], level: str, low: float, high: float
+) -> None:
+    world = family(level, 60)
+    for client, expected in ((0, low), (29, low + (high - low) * 29 / 59), (59, high)):
+        model = world.make_model(world.values[client])
+        assert PARAMETERS[family](model) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("family", [Hoppers, Walkers, HalfCheetahs])
+def test_nothing_else_of_a_model_differs_between_clients(family: type[MujocoWorld]) -> None:
+    world = family("high", 2)
+    one, other = (world.make_model(value) for value in world.values)
+    legs = {parameter.name for parameter in family.parameters}
+    for geom in range(one.ngeom):
+        assert (one.geom_size[geom] == other.geom_size[geom]).all() == (one.geom(geom).name not in legs)
+    assert (one.opt.gravity == other.opt.gravity).all() == (family is not HalfCheetahs)
+    for field in ("geom_friction", "jnt_range", "actuator_gear", "dof_damping"):
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))

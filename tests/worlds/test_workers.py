@@ -233,10 +233,10 @@ def test_closing_ends_the_workers(tmp_path: Path) -> None:
 
 def test_workers_play_traffic_and_survive_a_kill(collectors) -> None:
     pytest.importorskip("libsumo")
-    from fedpohcs.core.config import TrafficConfig
+    from fedpohcs.worlds.hongkong.settings import TrafficConfig
     from fedpohcs.worlds.hongkong.world import HongKong
 
-    world = HongKong("areas", 3, TrafficConfig(horizon=300))
+    world = HongKong("areas", 3, settings=TrafficConfig(horizon=300))
     size, actions = world.observation_size, world.actions
     weights = PolicyParams((Dense(np.zeros((size, 2), np.float32), np.zeros(2, np.float32)),), np.zeros(2, np.float32))
     actor = policy_actor(ActionNoise("normal", 2), weights, sight_of(init_filters(size), 5.0))

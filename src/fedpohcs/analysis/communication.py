@@ -4,14 +4,12 @@ Counted is content: weights as they are stored, and what candidates uploaded in 
 envelopes of a transport. Unknown parts are NaN and make the sums they enter NaN: nothing is guessed.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import Vector
+from fedpohcs.runs.checkpoints import stored_weight_bytes
 from fedpohcs.runs.storage import FILTER_PREFIX, Run
 
 STEP_COUNT_BYTES = RETURN_BYTES = 8
@@ -77,32 +75,9 @@ def phase_one(run: Run) -> dict[str, float]:
 
 
 def weight_bytes(run: Run) -> float:
-    """Size of policy, critic and KL coefficient; NaN where neither the run nor its world tells."""
+    """Size of all weights that clients and server exchange, as stored; NaN before anything is stored."""
     stored = run.path / "policy.npz"
     if not stored.is_file():
-        return _expected_weight_bytes(run.config)
+        return stored_weight_bytes(run.path)
     with np.load(stored) as arrays:
         return float(sum(arrays[name].nbytes for name in arrays.files if not name.startswith(FILTER_PREFIX)))
-
-
-def _expected_weight_bytes(config: ExperimentConfig) -> float:
-    """Of a run that has not stored its policy yet."""
-    try:
-        return _fresh_weight_bytes(config.world, config.learner.hidden_sizes)
-    except (UserError, ImportError, AttributeError):  # a world that is not registered or installed here, or not traced
-        return np.nan
-
-
-@cache
-def _fresh_weight_bytes(world_name: str, hidden_sizes: tuple[int, ...]) -> float:
-    from fedpohcs.worlds import world_class
-
-    world = world_class(world_name)
-    import jax
-
-    from fedpohcs.learners.networks import init_agent
-
-    def fresh() -> object:
-        return init_agent(jax.random.key(0), world.observation_size, world.actions, hidden_sizes, 1.0)
-
-    return float(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(fresh))))

@@ -1,26 +1,17 @@
-"""What to hold learned policies against, where a world offers it: stored returns of somebody who does not learn."""
-
-from typing import NamedTuple
+"""What a world knows about the returns of its runs. A run of a world that is not installed here has no such facts."""
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.types import Vector
+from fedpohcs.core.scenario import find_world
+from fedpohcs.core.types import Reference
 
 
-class Reference(NamedTuple):
-    """Mean return of each client under a fixed way to act."""
-
-    label: str
-    clients: tuple[str, ...]  # names
-    mean_return: Vector
+def thresholds_of(world: str) -> tuple[float, ...]:
+    """Mean returns worth reaching in a world; none if it declares none or is unknown."""
+    found = find_world(world)
+    return () if found is None else found.thresholds
 
 
 def reference_of(config: ExperimentConfig) -> Reference | None:
-    """The reference for runs with this config; None where there is none."""
-    if config.world != "hongkong":
-        return None
-    from fedpohcs.worlds.hongkong.areas import AREAS
-    from fedpohcs.worlds.hongkong.reference import idm_reference
-
-    num_clients = config.federation.num_clients
-    returns = idm_reference(config.traffic, num_clients)
-    return None if returns is None else Reference("driven by IDM", tuple(AREAS)[:num_clients], returns)
+    """The reference for runs with this config; None if the world has none or is unknown."""
+    found = find_world(config.world)
+    return None if found is None else found.reference(config)

@@ -86,6 +86,8 @@ def report_data(
 
 def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence[float] | None) -> dict[str, Any]:
     scope = make_scope(groups, thresholds)
+    summaries = {group.label: summarise(group, scope) for group in groups}
+    names = [name for name in dict.fromkeys(name for one in summaries.values() for name in one) if "share" not in name]
     return {
         "world": world,
         "level": level,
@@ -93,12 +95,8 @@ def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence
         "tables": [table._asdict() for table in statistics_tables(groups, thresholds=thresholds)],
         "groups": [_group(group) for group in groups],
         "intervals": {
-            group.label: {
-                name: [_number(x) for x in interval[:3]]
-                for name, interval in summarise(group, scope).items()
-                if "share" not in name
-            }
-            for group in groups
+            label: {name: [_number(x) for x in summary[name][:3]] if name in summary else [None] * 3 for name in names}
+            for label, summary in summaries.items()
         },
     }
 

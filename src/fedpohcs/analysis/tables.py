@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpohcs.analysis.communication import phase_one, traffic
 from fedpohcs.analysis.groups import Group, by_level
-from fedpohcs.analysis.references import reference_of
+from fedpohcs.analysis.references import reference_of, thresholds_of
 from fedpohcs.analysis.statistics import (
     Interval,
     Reached,
@@ -25,7 +25,6 @@ from fedpohcs.analysis.statistics import (
 )
 from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.core.errors import require_known
-from fedpohcs.core.presets import RETURN_THRESHOLDS
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.storage import LAST_ROUNDS, Run
 
@@ -78,7 +77,7 @@ def make_scope(
 ) -> Scope:
     """The scope of groups that share a world and a level."""
     if thresholds is None:
-        thresholds = RETURN_THRESHOLDS.get(groups[0].world) or derived_thresholds(groups)
+        thresholds = thresholds_of(groups[0].world) or derived_thresholds(groups)
     last_round = min(len(run.rounds["round"]) for group in groups for run in group.runs) - 1
     return Scope(tuple(thresholds), tuple(windows), last_round)
 
@@ -103,6 +102,7 @@ def run_statistics(run: Run, scope: Scope) -> dict[str, float]:
         f"mean return, rounds 0-{scope.last_round} (area under the curve)": _window_mean(returns, area),
         **{f"mean return, rounds {a}-{b}": _window_mean(returns, (a, b)) for a, b in scope.windows},
         **_client_statistics(run, scope),
+        **_held_out_statistics(run),
         f"sd of round-to-round change after round {SETTLING_ROUNDS}": float(changes.std(ddof=1))
         if len(changes) > 1
         else np.nan,
@@ -127,6 +127,14 @@ def _client_statistics(run: Run, scope: Scope) -> dict[str, float]:
         below = np.nan if np.isnan(final).any() else float((final < lowest).sum())
         statistics[f"number of clients below {lowest:g}"] = below
     return {f"{name}, last {LAST_ROUNDS} rounds": value for name, value in statistics.items()}
+
+
+def _held_out_statistics(run: Run) -> dict[str, float]:
+    """How the policy serves clients that never train; nothing if there are none."""
+    if not run.config.federation.held_out_clients:
+        return {}
+    final = run.final_held_out_returns if len(run.rounds["round"]) > LAST_ROUNDS else np.array(np.nan)
+    return {f"mean return of held-out clients, last {LAST_ROUNDS} rounds": float(final.mean())}
 
 
 def summarise(group: Group, scope: Scope) -> dict[str, Interval]:

@@ -14,7 +14,7 @@ from fedpohcs.cli.parsing import parse
 from fedpohcs.cli.settings import run_path, settings_as, starting_point
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require, require_known
-from fedpohcs.deploy import require_flower
+from fedpohcs.deploy import require_flower, require_no_held_out
 
 SECONDS_A_LOOK = 0.5
 
@@ -155,6 +155,7 @@ def _check(config: ExperimentConfig, given: Any) -> None:
     from fedpohcs.runs.experiment import check_names
 
     check_names(config)
+    require_no_held_out(config)
     n = config.federation.num_clients
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")

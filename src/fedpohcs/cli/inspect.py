@@ -51,21 +51,22 @@ def play(arguments: list[str]) -> None:
     client = _index(given.client)
     from fedpohcs.runs.playing import play_episodes
     from fedpohcs.runs.storage import read_config
-    from fedpohcs.worlds.pictures import can_draw, write_gif
+    from fedpohcs.worlds import world_class
+    from fedpohcs.worlds.pictures import write_gif
 
     config = read_config(given.run)
-    world = config.world
+    can_draw = world_class(config.world).painter is not None
     if given.output is not None and given.output.suffix != ".gif":
         raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
-    if given.output is not None and not can_draw(world):
-        raise UserError(f"output (={str(given.output)!r}) cannot be drawn: there is no picture of the world {world}.")
+    rule = f"cannot be drawn: there is no picture of the world {config.world}"
+    require(given.output is None or can_draw, "output", str(given.output), rule)
     with _warnings_as_notes():
         episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
         end = "ended there" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
-    if can_draw(world):
+    if can_draw:
         output = given.output or given.run / f"client-{given.client}.gif"
         write_gif(config, client, episodes[0], output)
         print(output)

@@ -3,6 +3,8 @@
 import argparse
 import dataclasses
 import functools
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -29,7 +31,7 @@ class StartingPoint(NamedTuple):
 def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--config", "--level", "--selector", "--clients"):
+    for option in ("--config", "--level", "--selector", "--clients", "--env"):
         peek.add_argument(option)
     peek.add_argument("--learner.kind", dest="learner")
     try:
@@ -56,12 +58,26 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     else:
         first, known = next(iter(PRESETS)), ", ".join(PRESETS)
         raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
+    if seen.env is not None:
+        own = make(None, None)
+        require(hasattr(own.scenario, "env"), "env", seen.env, f"is for the world 'gym', not for {own.world!r}")
+    rest = present_names(rest)
     clients = None if seen.clients is None else _whole_number("clients", seen.clients)
 
     def start(level: str | None, selector: str | None) -> ExperimentConfig:
         return _with_learner(_with_clients(make(level, selector), clients), seen.learner)
 
     return StartingPoint(name, start, rest, seen.level, seen.selector)
+
+
+def present_names(arguments: list[str]) -> list[str]:
+    """The options with `--env` written out as `--scenario.env`, and `--traffic.*` of release 0.1 as `--scenario.*`."""
+    if any(option.startswith("--traffic.") for option in arguments):
+        print(
+            "fedpohcs: --traffic.* is called --scenario.* now; the old name goes with the next release", file=sys.stderr
+        )
+    arguments = [re.sub(r"^--traffic\.", "--scenario.", option) for option in arguments]
+    return [re.sub(r"^--env(?==|$)", "--scenario.env", option) for option in arguments]
 
 
 def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:

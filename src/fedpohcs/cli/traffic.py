@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from fedpohcs.cli.parsing import parse
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.worlds.hongkong.areas import AREAS, Limits
 from fedpohcs.worlds.hongkong.networks import Network, load_network
 from fedpohcs.worlds.hongkong.overpass import ENDPOINT
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -162,7 +162,7 @@ def play_drive(arguments: list[str]) -> None:
     given = parse(PlayOptions, "fedpohcs play hongkong", play_drive.__doc__, arguments)
     network = load_network(given.area, given.networks)
     require(given.output.suffix == ".gif", "output", str(given.output), "must end in .gif")
-    from fedpohcs.worlds.hongkong.drives import load_driver, record_drive
+    from fedpohcs.worlds.hongkong.drives import record_drive
 
     config = TrafficConfig(horizon=given.steps)
     driver = None if given.run is None else load_driver(given.run, given.area)
@@ -172,6 +172,19 @@ def play_drive(arguments: list[str]) -> None:
     draw_drive(network, frames, given.output, "driven by IDM" if driver is None else "learned")
     print(f"return {frames[-1].total:.1f} in {given.steps} steps")
     print(given.output)
+
+
+def load_driver(folder: Path, area: str) -> Any:
+    """The most likely actions of the policy of a finished run, with the filter of the area if there are filters."""
+    from fedpohcs.runs.export import load_run_policy
+
+    policy = load_run_policy(folder)
+    world = policy.about["world"]
+    require(world == "hongkong", "run", str(folder), f"must be one of the world hongkong, not {world}")
+    client = list(AREAS).index(area) if area in AREAS else None
+    if client is None and policy.about["filtered"]:
+        raise UserError(f"area (={area!r}) must be one of the run's own: its policy filters observations by client.")
+    return lambda observation: policy.act(observation, client)
 
 
 def reference(arguments: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_type_hints
 from fedpohcs.core.checks import check_kinds, require_not_negative, require_positive
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
+from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,15 @@ class FederationConfig:
     """Evaluate after every so many rounds."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
+    held_out_clients: int = 0
+    """Further clients, with ids from num_clients on, that are evaluated and never asked, selected or trained."""
 
     def __post_init__(self) -> None:
         check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
         require_positive("federation.", self, "num_clients", "num_selected")
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
-        require_not_negative("federation.", self, "tolerated_liars")
+        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
         require(
             k <= d,
             "federation.num_selected",
@@ -89,6 +92,8 @@ class ModellingConfig:
     """Where the last step of an episode leads: nowhere, or to a start state."""
     advantages: Literal["model", "gae"] = "model"
     """Policy evaluation on the tabular model, or GAE samples averaged by cell."""
+    values: Literal["advantage", "action-value"] = "advantage"
+    """What weights the visitation: A(s,a), or Q(s,a) of the tabular model. Paper: Sec. 4.1 allows both."""
     standardise: bool = False
     """Scale a client's advantages to mean 0 and standard deviation 1."""
     missing: Literal["zero", "predicted"] = "zero"
@@ -102,25 +107,8 @@ class ModellingConfig:
         for name in ("episodes", "steps_per_episode"):
             if getattr(self, name) is not None:
                 require_positive("modelling.", self, name)
-
-
-@dataclass(frozen=True)
-class TrafficConfig:
-    """The world `hongkong`. The paper leaves all of this open."""
-
-    horizon: int = 500
-    """Steps of a tenth of a second in an episode."""
-    reward: Literal["network", "ego"] = "network"
-    """How close to the target speed all vehicles drive, or the learning one alone."""
-    safety: Literal["flow", "longitudinal", "none"] = "flow"
-    """What SUMO still does for the learning vehicle: keep its distance, give way and stop at red lights; only keep its
-    distance; or nothing, so that it can crash."""
-    networks: str = ""
-    """Folder made by `fedpohcs osm build`, whose networks replace synthetic areas of the same name."""
-
-    def __post_init__(self) -> None:
-        check_kinds("traffic.", self)
-        require_positive("traffic.", self, "horizon")
+        rule = "needs modelling.advantages 'model': GAE estimates advantages only"
+        require(self.values == "advantage" or self.advantages == "model", "modelling.values", self.values, rule)
 
 
 @dataclass(frozen=True)
@@ -208,8 +196,6 @@ class ExperimentConfig:
     world: str = "mountain-cars"
     level: str = "medium"
     """Level of heterogeneity; every world names its own."""
-    env: str | None = None
-    """What the world `gym` is made of: a registered Gymnasium id, or module:function that makes a client's own."""
     selector: str = "fedpohcs"
     """How the clients that train are chosen; see `fedpohcs list`."""
     rounds: int = 150
@@ -222,10 +208,10 @@ class ExperimentConfig:
     does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
+    scenario: WorldConfig = field(default_factory=WorldConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     learner: LearningConfig = field(default_factory=default_learner)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
-    traffic: TrafficConfig = field(default_factory=TrafficConfig)
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
     defence: DefenceConfig = field(default_factory=DefenceConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
@@ -235,8 +221,7 @@ class ExperimentConfig:
         require(self.rounds > 0, "rounds", self.rounds, "must be at least 1")
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
-        if self.env is not None:
-            require(self.world == "gym", "env", self.env, f"is for the world 'gym', not for {self.world!r}")
+        object.__setattr__(self, "scenario", scenario_for(self.world, self.scenario))
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)
@@ -284,6 +269,8 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str = "") -> Any:
     """The config back from plain values. Unknown keys are refused."""
+    if cls is ExperimentConfig:
+        values = with_present_keys(values, ExperimentConfig.world)
     hints = get_type_hints(cls)
     for key in values:
         require_known(f"{prefix}key", key, hints)
@@ -292,16 +279,20 @@ def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str 
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise UserError(f"{prefix}{key} (={value!r}) must be a table of settings.")
-            value = from_dict(value, _section_class(hints[key], value), f"{prefix}{key}.")
+            value = from_dict(value, _section_class(hints[key], value, values), f"{prefix}{key}.")
         elif isinstance(value, list):
             value = tuple(value)
         arguments[key] = value
     return cls(**arguments)
 
 
-def _section_class(declared: Any, values: dict[str, Any]) -> type:
-    """The class of a nested config; that of a learner is named by its kind."""
-    return learner_class(str(values.get("kind", default_learner().kind))) if declared is LearningConfig else declared
+def _section_class(declared: Any, section: dict[str, Any], values: dict[str, Any]) -> type:
+    """The class of a nested config: that of a learner is named by its kind, that of a scenario by the world."""
+    if declared is LearningConfig:
+        return learner_class(str(section.get("kind", default_learner().kind)))
+    if declared is WorldConfig:
+        return scenario_class(values.get("world", ExperimentConfig.world), section)
+    return declared
 
 
 def __getattr__(name: str) -> Any:

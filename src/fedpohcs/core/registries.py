@@ -161,6 +161,7 @@ PRESETS = Registry(
         "hoppers": "fedpohcs.core.presets:hoppers",
         "hoppers-paper": "fedpohcs.core.presets:hoppers_paper",
         "hongkong": "fedpohcs.core.presets:hongkong",
+        "hongkong-paper": "fedpohcs.core.presets:hongkong_paper",
         "half-cheetahs": "fedpohcs.core.presets:half_cheetahs",
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",

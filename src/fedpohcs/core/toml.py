@@ -40,6 +40,8 @@ def _section(config: Any, name: str = "") -> list[str]:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
+            if not dataclasses.fields(value):  # a world without settings
+                continue
             tables += [
                 "",
                 f"[{field.name}]",
@@ -75,7 +77,11 @@ def _help_texts(cls: type) -> dict[str, str]:
 
 
 def _own_help_texts(cls: type) -> dict[str, str]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    """Those of the class itself; none where its source cannot be read."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    except (OSError, TypeError):
+        return {}
     texts = {}
     for field, below in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):

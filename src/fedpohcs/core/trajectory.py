@@ -1,7 +1,7 @@
 """Recorded environment steps, whoever recorded them. Without JAX, so that worker processes need not load it."""
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,21 @@ CHUNK = 50
 def rollout_length(horizon: int, min_steps: int) -> int:
     """Steps for which a rollout has room: a last episode may start just before `min_steps` are exceeded."""
     return -(-(min_steps + horizon) // CHUNK) * CHUNK
+
+
+class Episode(NamedTuple):
+    """One episode of one client, for printing and drawing."""
+
+    observations: NDArray[np.floating]  # [T + 1, obs], the last one after the last step
+    actions: NDArray[np.generic]  # [T, ...]
+    rewards: NDArray[np.floating]  # [T]
+    terminated: bool  # False: the time limit cut it
+    scenes: list[Any]  # [T + 1], what the painter of the world needs besides the observations
+
+    @property
+    def total(self) -> float:
+        """The return: the undiscounted sum of the environment's rewards."""
+        return float(self.rewards.sum())
 
 
 def position_in_episode(last: NDArray[np.bool_]) -> NDArray[np.int64]:

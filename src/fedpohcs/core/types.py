@@ -108,6 +108,10 @@ class Evaluation(NamedTuple):
     bad: tuple[BadReply, ...] = ()  # answers that are not in it
 
 
+NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
+"""The evaluation of no clients."""
+
+
 class ServerState(NamedTuple):
     """All the server carries from round to round."""
 
@@ -132,3 +136,12 @@ class RoundRecord(NamedTuple):
     asked_costs: Mapping[str, Vector] = {}  # each [asked]: what else asking took
     capped: ClientIds = np.arange(0)  # sampled, but selected too often already to be candidates
     bad_replies: tuple[BadReply, ...] = ()  # answers that were left out
+    held_out: Evaluation = NOT_EVALUATED  # of clients that never train
+
+
+class Reference(NamedTuple):
+    """Mean return of each client under a fixed way to act, to compare learned policies with."""
+
+    label: str
+    clients: tuple[str, ...]  # names
+    mean_return: Vector

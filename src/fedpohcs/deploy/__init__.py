@@ -2,7 +2,8 @@
 
 import importlib.util
 
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
 
 
 def require_flower(*, simulation: bool = False) -> None:
@@ -12,3 +13,10 @@ def require_flower(*, simulation: bool = False) -> None:
     if simulation and importlib.util.find_spec("ray") is None:
         remedy = "Install it with: pip install 'fedpohcs[flower-simulation]'"
         raise UserError(f"Flower's simulation needs Ray, which is not installed. {remedy}")
+
+
+def require_no_held_out(config: ExperimentConfig) -> None:
+    """Refuse held-out clients: no node has their environments."""
+    rule = "must be 0 on Flower: held-out clients are evaluated in the process that trains"
+    number = config.federation.held_out_clients
+    require(number == 0, "federation.held_out_clients", number, rule, "Use fedpohcs train.")

@@ -91,11 +91,12 @@ class LocalExecutor(ABC):
             config: of the experiment.
             record: keep episodes, which measuring tables or gradients reads.
             snapshot: of an earlier executor of the same config and members, to go on where that one stood.
-            members: the clients that will be asked here. None: all.
+            members: the clients that will be asked here. None: all, held-out clients included.
         """
         self.config = config
         self.num_clients = config.federation.num_clients
-        self.members = np.arange(self.num_clients) if members is None else members
+        self.num_held_out = config.federation.held_out_clients
+        self.members = np.arange(self.num_clients + self.num_held_out) if members is None else members
         self.world = make_world(config)
         self.learner = make_learner(config.learner, self.world)
         self.program = ClientProgram(self.learner, config.federation.evaluation_episodes, config.filter_weight)
@@ -109,10 +110,17 @@ class LocalExecutor(ABC):
         self._start()
         self.state = self._initial_state()
         if snapshot is None:
-            filters = take_clients(self.state.filters, self.members)
-            self._store(self.members, filters=self._warm_up(self.initial_params(), self.members, filters))
+            self._warm_up_all()
         else:
             self._restore(snapshot)
+
+    def _warm_up_all(self) -> None:
+        """Start the filters. Held-out clients play apart: the last digits of a result depend on who plays along."""
+        held_out = self.members >= self.num_clients
+        for clients in (self.members[~held_out], self.members[held_out]):
+            if len(clients):
+                filters = take_clients(self.state.filters, clients)
+                self._store(clients, filters=self._warm_up(self.initial_params(), clients, filters))
 
     @abstractmethod
     def _start(self) -> None:
@@ -148,7 +156,8 @@ class LocalExecutor(ABC):
         """Play, update the filters, and remember the episodes."""
         episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
         order = PlayOrder(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
-        remember = self.record and self.config.modelling.episodes is None
+        measured = bool((clients < self.num_clients).all())  # held-out clients never are
+        remember = self.record and self.config.modelling.episodes is None and measured
         result = self._play_recorded(order) if remember else self._play(order, remember=False)
         could = result.steps > 0
         done = take_clients(result, could)
@@ -248,7 +257,8 @@ class LocalExecutor(ABC):
     def _initial_state(self) -> ClientState:
         memory = self.learner.init_memory(self.initial_params())
         initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
-        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_clients, axis=0), initial))
+        number = self.num_clients + self.num_held_out
+        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
 
     def _broadcast(self, params: Params, purpose: Purpose, round_number: int) -> Broadcast:
         key = device_key(self.config.seed, purpose, round_number)

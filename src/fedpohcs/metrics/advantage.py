@@ -1,4 +1,4 @@
-"""Advantages of the pairs a client visited. Paper: Sec. 4.2."""
+"""Advantages, or action values, of the pairs a client visited. Paper: Sec. 4.1 and 4.2."""
 
 from fedpohcs.core.config import ModellingConfig
 from fedpohcs.core.errors import UserError
@@ -11,8 +11,17 @@ from fedpohcs.metrics.sparse import SparseRows
 def model_advantages(model: TabularModel, transitions: SparseRows, reward: Vector, discount: float) -> Vector:
     """A(s,a) = R-hat(s,a) + gamma sum_s' P-hat(s'|s,a) V(s') - V(s) on the visited pairs, V = r_pi + gamma P_pi V."""
     value = evaluate_policy(transitions, reward, discount)
+    return _action_values(model, value, discount) - value[model.pair_state]
+
+
+def model_action_values(model: TabularModel, transitions: SparseRows, reward: Vector, discount: float) -> Vector:
+    """Q(s,a) = R-hat(s,a) + gamma sum_s' P-hat(s'|s,a) V(s') on the visited pairs, V = r_pi + gamma P_pi V."""
+    return _action_values(model, evaluate_policy(transitions, reward, discount), discount)
+
+
+def _action_values(model: TabularModel, value: Vector, discount: float) -> Vector:
     arrived = value[model.successor] * (model.successor != NOWHERE)
-    return mean_by_pair(model, model.reward + discount * arrived) - value[model.pair_state]
+    return mean_by_pair(model, model.reward + discount * arrived)
 
 
 def sampled_advantages(model: TabularModel, steps: Steps) -> Vector:
@@ -38,9 +47,11 @@ def advantages(
     config: ModellingConfig,
     discount: float,
 ) -> Vector:
-    """The advantage of each visited pair in the way the config asks for."""
+    """The advantage of each visited pair, or its action value, in the way the config asks for."""
     if config.advantages == "gae":
         advantage = sampled_advantages(model, steps)
+    elif config.values == "action-value":
+        advantage = model_action_values(model, transitions, reward, discount)
     else:
         advantage = model_advantages(model, transitions, reward, discount)
     return standardised(advantage) if config.standardise else advantage

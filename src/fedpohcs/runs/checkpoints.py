@@ -6,12 +6,13 @@ round and the shape of the state; then the bytes of its arrays. It appears under
 
 import hashlib
 import json
+import math
 import os
 import queue
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +24,11 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.moved import new_name
 from fedpohcs.core.registries import STORED_TYPES
+from fedpohcs.core.types import ServerState
 
 FORMAT = "fedpohcs-checkpoint-1"
 NUM_KEPT = 3
+SERVER_STATE_NAMES = ("server-state", "fedpohcs.types:ServerState")  # the second one in release 0.1
 FREE_KEYS = frozenset({"rounds"})
 """Settings that may change between a checkpoint and the run that goes on from it: no round depends on them."""
 
@@ -72,6 +75,34 @@ def from_bytes(data: bytes) -> Checkpoint:
         arrays.append(np.frombuffer(raw, dtype, count, start).reshape(shape).copy())
         start += arrays[-1].nbytes
     return Checkpoint(head["round"], head["config"], _unpack(head["state"], arrays))
+
+
+def stored_weight_bytes(folder: Path) -> float:
+    """Size of the server's weights in the newest checkpoint of a run, read from its first lines; NaN without one."""
+    for path in reversed(checkpoint_files(folder)):
+        try:
+            with path.open("rb") as file:
+                file.readline()
+                head = json.loads(file.readline())
+        except (OSError, ValueError):  # being replaced, or damaged: the one before it tells the same
+            continue
+        for server in _find(head["state"], SERVER_STATE_NAMES):
+            used = _find(server["fields"][ServerState._fields.index("params")], {"array"})
+            shapes = [head["arrays"][node["fields"]] for node in used]
+            return float(sum(np.dtype(kind).itemsize * math.prod(shape) for kind, shape in shapes))
+    return math.nan
+
+
+def _find(tree: Any, kinds: Container[str]) -> Iterator[dict[str, Any]]:
+    """The nodes of these types in a packed tree, from the root on; nothing within them."""
+    if isinstance(tree, dict):
+        if tree["type"] in kinds:
+            yield tree
+        elif isinstance(tree["fields"], list):
+            tree = tree["fields"]
+    if isinstance(tree, list):
+        for inner in tree:
+            yield from _find(inner, kinds)
 
 
 def _pack(tree: Any, arrays: list[np.ndarray]) -> Any:
@@ -177,8 +208,8 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
 
 
 def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
-    made_with = from_dict(stored)  # settings that came later than the checkpoint were at their default
-    wanted, found = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, made_with))
+    # Settings that came later than the checkpoint were at their default, and old keys have present names.
+    wanted, found = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, from_dict(stored)))
     differing = [
         f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
         for key in sorted(wanted.keys() | found.keys())

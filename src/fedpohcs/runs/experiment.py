@@ -16,7 +16,7 @@ from fedpohcs.metrics.base import find_metric, hidden_as, read_from
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.protocols import Executor
-from fedpohcs.worlds import make_world, world_class, world_levels
+from fedpohcs.worlds import check_world, make_world
 from fedpohcs.worlds.host import HostWorld
 
 
@@ -227,8 +227,7 @@ def check_names(config: ExperimentConfig) -> None:
     require_known("selector", config.selector, SELECTORS)
     for name in sorted(SELECTORS[config.selector]().requires):
         find_metric(name)
-    require_known("level", config.level, world_levels(config.world))
-    world = world_class(config.world)
+    world = check_world(config)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     config.learner.check_actions(world.actions)

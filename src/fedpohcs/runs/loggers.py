@@ -18,6 +18,8 @@ def round_scalars(record: RoundRecord) -> dict[str, float]:
     scalars = {}
     if len(returns):
         scalars |= {"return/mean": returns.mean(), "return/worst": returns.min(), "return/best": returns.max()}
+    if len(record.held_out.client):
+        scalars["return/held out"] = record.held_out.mean_return.mean()
     scalars |= {f"training/{name}": np.mean(values) for name, values in record.updates_info.items() if len(values)}
     scalars |= {f"selection/{name}": np.mean(values) for name, values in record.selection.scores.items() if len(values)}
     if record.bad_replies:

@@ -1,28 +1,15 @@
 """A trained policy at work in the world of one client, step by step."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.trajectory import Episode
 from fedpohcs.runs.storage import read_config
 from fedpohcs.worlds.base import TracedWorld
-
-
-class Episode(NamedTuple):
-    """What happened from a start state to the end."""
-
-    observations: np.ndarray  # [T + 1, obs], the last one after the last step
-    actions: np.ndarray  # [T, ...]
-    rewards: np.ndarray  # [T]
-    terminated: bool  # or else the time limit ended it
-    scenes: list[Any]  # what a picture shows with each observation; see `pictures`
-
-    @property
-    def total(self) -> float:
-        """The return: undiscounted, of the environment's own rewards."""
-        return float(self.rewards.sum())
 
 
 def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy: bool = False) -> list[Episode]:
@@ -30,18 +17,21 @@ def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy:
     from fedpohcs.runs.export import load_run_policy
 
     config = read_config(run)
-    num_clients = config.federation.num_clients
-    require(client < num_clients, "client", client + 1, f"must not exceed num_clients (={num_clients})")
+    n, held_out = config.federation.num_clients, config.federation.held_out_clients
+    more = f" plus held_out_clients (={held_out})" if held_out else ""
+    require(client < n + held_out, "client", client + 1, f"must not exceed num_clients (={n}){more}")
     policy = load_run_policy(run)
 
     def act(observation: np.ndarray, generator: np.random.Generator) -> Any:
         return policy.act(observation, client, None if greedy else generator)
 
     from fedpohcs.worlds import make_world
+    from fedpohcs.worlds.pictures import find_painter
 
     world: Any = make_world(config)
     simulator = TracedSimulator(world, client) if isinstance(world, TracedWorld) else world.open(client)
-    stage = Stage(config.world, simulator, world.horizon)
+    painter = find_painter(config.world)
+    stage = Stage(simulator, world.horizon, painter.scene if painter else lambda simulator: None)
     try:
         return [_play(stage, act, np.random.default_rng([seed, index])) for index in range(number)]
     except (RuntimeError, ValueError) as error:  # of an environment that is a user's own, or diverges
@@ -53,9 +43,9 @@ def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy:
 class Stage(NamedTuple):
     """Where an episode is played."""
 
-    world: str
-    simulator: Any  # an `envs.workers.Simulator`
+    simulator: Any  # a `worlds.workers.Simulator`
     horizon: int
+    scene: Callable[[Any], Any]  # of a `worlds.pictures.Painter`
 
 
 class TracedSimulator:
@@ -86,16 +76,14 @@ class TracedSimulator:
 
 
 def _play(stage: Stage, act: Any, generator: np.random.Generator) -> Episode:
-    from fedpohcs.worlds.pictures import look
-
-    world, simulator, horizon = stage
+    simulator, horizon, scene = stage
     observations, actions, rewards = [simulator.reset(generator)], [], []
-    scenes, terminated, truncated = [look(world, simulator)], False, False
+    scenes, terminated, truncated = [scene(simulator)], False, False
     while not (terminated or truncated or len(rewards) == horizon):
         action = act(observations[-1], generator)
         observation, reward, terminated, truncated, _ = simulator.step(action)
         observations.append(observation)
         actions.append(action)
         rewards.append(reward)
-        scenes.append(look(world, simulator))
+        scenes.append(scene(simulator))
     return Episode(np.stack(observations), np.stack(actions), np.array(rewards), terminated, scenes)

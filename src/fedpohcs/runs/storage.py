@@ -49,6 +49,7 @@ TIMING_COLUMNS = ("round", *PHASES)
 TABLES = {"rounds": ROUND_COLUMNS, "clients": CLIENT_COLUMNS, "timings": TIMING_COLUMNS}
 FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
 BAD_REPLY = "bad-reply"  # role of a client whose answer was left out
+HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
 LAST_ROUNDS = 10  # that count as the end of a run
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
 _INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
@@ -250,6 +251,7 @@ def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
         ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
         ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
+        (HELD_OUT, record.held_out.client, {"mean_return": record.held_out.mean_return, **record.held_out.info}),
     )
     for role, clients, metrics in tables:
         for metric, values in metrics.items():
@@ -312,19 +314,31 @@ class Run:
     @cached_property
     def client_returns(self) -> Vector:
         """Mean return of every client after every round, [R + 1, N]; NaN where a client was not evaluated."""
+        return self._returns("evaluated", 0, self.config.federation.num_clients)
+
+    @cached_property
+    def held_out_returns(self) -> Vector:
+        """The same of the held-out clients, [R + 1, H]."""
+        federation = self.config.federation
+        return self._returns(HELD_OUT, federation.num_clients, federation.held_out_clients)
+
+    def _returns(self, role: str, first: int, number: int) -> Vector:
+        """Mean return per round and client in a role, whose ids start at `first`."""
         table = self.clients
-        rows = (table["role"] == "evaluated") & (table["metric"] == "mean_return")
-        returns = np.full((len(self.rounds["round"]), self.config.federation.num_clients), np.nan)
-        returns[table["round"][rows], table["client"][rows]] = table["value"][rows]
+        rows = (table["role"] == role) & (table["metric"] == "mean_return")
+        returns = np.full((len(self.rounds["round"]), number), np.nan)
+        returns[table["round"][rows], table["client"][rows] - first] = table["value"][rows]
         return returns
 
     @cached_property
     def final_returns(self) -> Vector:
         """Mean return of every client over the last rounds, [N]; NaN for a client never evaluated in them."""
-        returns = self.client_returns[-LAST_ROUNDS:]
-        known = ~np.isnan(returns)
-        mean = np.full(returns.shape[1], np.nan)
-        return np.divide(np.where(known, returns, 0).sum(0), known.sum(0), out=mean, where=known.any(0))
+        return _last_known_mean(self.client_returns)
+
+    @cached_property
+    def final_held_out_returns(self) -> Vector:
+        """The same of the held-out clients, [H]."""
+        return _last_known_mean(self.held_out_returns)
 
     @cached_property
     def times_selected(self) -> NDArray[np.int64]:
@@ -337,6 +351,14 @@ class Run:
         """Answers of clients that were left out, by phase and rule: `{"train, finite": 2}`."""
         metrics = self.clients["metric"][self.clients["role"] == BAD_REPLY].tolist()
         return Counter(", ".join(metric.split("/", 2)[:2]) for metric in metrics)
+
+
+def _last_known_mean(returns: Vector) -> Vector:
+    """Mean over the last rounds by client, of the numbers that are known."""
+    last = returns[-LAST_ROUNDS:]
+    known = ~np.isnan(last)
+    mean = np.full(last.shape[1], np.nan)
+    return np.divide(np.where(known, last, 0).sum(0), known.sum(0), out=mean, where=known.any(0))
 
 
 def read_config(path: Path) -> ExperimentConfig:

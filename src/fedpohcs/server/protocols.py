@@ -28,7 +28,7 @@ class Executor(Protocol):
     """
 
     config: ExperimentConfig
-    num_clients: int
+    num_clients: int  # that train; ids from here on are held-out clients, which `evaluate` alone takes
     most_steps: MostSteps
 
     def initial_params(self) -> Params:

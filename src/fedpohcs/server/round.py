@@ -10,6 +10,7 @@ import numpy as np
 from fedpohcs.core.config import DefenceConfig, FederationConfig
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.types import (
+    NOT_EVALUATED,
     CandidateMetrics,
     ClientIds,
     ClientUpdates,
@@ -27,7 +28,6 @@ from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updat
 from fedpohcs.server.selection import Question, Selection, Selector
 
 log = logging.getLogger("fedpohcs")
-NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
 UNDEFENDED = DefenceConfig()
 
 
@@ -66,6 +66,7 @@ def run_round(
         upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
         executor.expect(selector.asks(upcoming, selector_state), selector.requires)
         evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
+        held_out = evaluate_held_out(executor, federation, params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
@@ -78,7 +79,8 @@ def run_round(
         upload_bytes=upload_bytes(metrics),
         asked_costs={name: cost for name, cost in metrics.costs.items() if name != "upload_bytes"},
         capped=capped,
-        bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad),
+        bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad, *held_out.bad),
+        held_out=held_out,
     )
     name_bad_replies(record)
     return ServerState(state.round + 1, params, selector_state, recent), record
@@ -93,9 +95,10 @@ def evaluate_start(
         upcoming = ask_question(state.round, selector, federation, seed)
         executor.expect(selector.asks(upcoming, state.selector_state), selector.requires)
         evaluation = evaluate_everyone(executor, state.params, 0)
+        held_out = evaluate_held_out(executor, federation, state.params, 0)
     nobody: ClientIds = np.arange(0)
     record = RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
-    record = record._replace(bad_replies=evaluation.bad)
+    record = record._replace(bad_replies=(*evaluation.bad, *held_out.bad), held_out=held_out)
     name_bad_replies(record)
     return record
 
@@ -104,6 +107,16 @@ def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> 
     """What the policy returns to every client whose answer is sound."""
     everyone = np.arange(executor.num_clients)
     return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
+
+
+def evaluate_held_out(
+    executor: Executor, federation: FederationConfig, params: Params, round_number: int
+) -> Evaluation:
+    """What the policy returns to the held-out clients, in a call of their own: nothing else depends on them."""
+    if not federation.held_out_clients:
+        return NOT_EVALUATED
+    clients = federation.num_clients + np.arange(federation.held_out_clients)
+    return sound_evaluation(executor.evaluate(params, round_number, clients), clients, executor.most_steps.evaluation)
 
 
 def name_bad_replies(record: RoundRecord) -> None:

@@ -1,14 +1,14 @@
-"""Worlds: an environment and a population of clients each. A world is one file and one line in the registry."""
+"""Worlds: each is an environment and a population of clients. A world is one class and one line in the registry."""
 
 from typing import Any
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import require_known
+from fedpohcs.core.errors import require, require_known
 from fedpohcs.core.registries import WORLDS
 
 
 def world_class(name: str) -> Any:
-    """The class behind a registered name; imported only when asked for."""
+    """The class of a registered world, imported at the first call."""
     return WORLDS.find(name)
 
 
@@ -17,7 +17,16 @@ def world_levels(name: str) -> tuple[str, ...]:
     return tuple(world_class(name).levels)
 
 
+def check_world(config: ExperimentConfig) -> Any:
+    """The class of an experiment's world, unless that lacks the level or the held-out clients of the config."""
+    world = world_class(config.world)
+    require_known("level", config.level, world.levels)
+    held_out = config.federation.held_out_clients
+    rule = f"must be 0: the world {config.world!r} has no held-out clients"
+    require(world.held_out or not held_out, "federation.held_out_clients", held_out, rule)
+    return world
+
+
 def make_world(config: ExperimentConfig) -> Any:
-    """The population that an experiment is about."""
-    require_known("level", config.level, world_levels(config.world))
-    return world_class(config.world).from_config(config)
+    """The world of an experiment with its population of clients."""
+    return check_world(config).from_config(config)

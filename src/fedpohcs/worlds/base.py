@@ -1,11 +1,16 @@
-"""What every world tells of itself, and what a traced one provides: physics as pure functions, and the population."""
+"""The interface of worlds, and of traced worlds: physics as pure functions, and a population of clients."""
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
+from fedpohcs.core.types import Reference
 
 if TYPE_CHECKING:
     import jax
@@ -17,7 +22,7 @@ EnvState = Any
 
 
 class Transition(NamedTuple):
-    """One step. Time limits are not the environment's business: `terminated` never means "out of time"."""
+    """The outcome of one step. `terminated` never means "out of time": the package applies the time limit."""
 
     state: EnvState
     observation: jax.Array
@@ -26,9 +31,23 @@ class Transition(NamedTuple):
 
 
 class World(ABC):
-    """A population of clients whose environments differ but look the same to a policy."""
+    """A population of clients whose environments differ, but have the same observations and actions.
 
+    The constructor takes the level and the number of clients; then the number of held-out clients if `held_out` is
+    True; and `settings=`, an instance of `Config`, if that has fields. Importing the class must load neither JAX nor a
+    simulator, because options and help texts are read from it.
+    """
+
+    Config: ClassVar[type[WorldConfig]] = WorldConfig
+    """Dataclass with the settings of this world alone, set as `scenario` in a config."""
     levels: ClassVar[tuple[str, ...]]
+    """Names of the levels of heterogeneity."""
+    thresholds: ClassVar[tuple[float, ...]] = ()
+    """Mean returns worth reaching, for statistics. Empty: statistics derive some from the runs."""
+    painter: ClassVar[str | None] = None
+    """Where the `worlds.pictures.Painter` of this world is, `module:attribute`. None: it cannot be drawn."""
+    held_out: ClassVar[bool] = False
+    """Whether the world can have held-out clients. Their ids follow those of the N clients that train."""
     observation_size: int
     actions: ContinuousActions | DiscreteActions
     horizon: int
@@ -36,16 +55,25 @@ class World(ABC):
 
     @classmethod
     def from_config(cls, config: ExperimentConfig) -> Any:
-        """The world of an experiment. A world with settings of its own reads them here."""
+        """The world of an experiment."""
         make: Any = cls
-        return make(config.level, config.federation.num_clients)
+        federation = config.federation
+        held_out = [federation.held_out_clients] if cls.held_out else []
+        settings = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
+        return make(config.level, federation.num_clients, *held_out, **settings)
+
+    @classmethod
+    def reference(cls, config: ExperimentConfig) -> Reference | None:
+        """Known returns of a fixed way to act for runs of this config, shown in tables and figures. None: unknown."""
+        del config
+        return None
 
 
 class TracedWorld(World):
-    """A Markov decision process whose physics is an argument, and N clients as one pytree of arguments.
+    """A Markov decision process whose physical parameters are an argument, and the parameters of N clients as a pytree.
 
-    Randomness comes in as uniform numbers in [0, 1): the caller draws those of a whole rollout at once. Worlds of one
-    class are equal, because they differ in their population alone, and that is data: compiled programs serve them all.
+    Random numbers are an argument, too: uniform in [0, 1), drawn by the caller for a whole rollout. Worlds of one class
+    compare equal, because they differ in `population` alone, and share their compiled programs.
     """
 
     reset_noise: ClassVar[int]
@@ -58,10 +86,24 @@ class TracedWorld(World):
 
     @abstractmethod
     def step(self, state: EnvState, action: jax.Array, noise: jax.Array, params: EnvParams) -> Transition:
-        """The state that follows."""
+        """The transition to the next state."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+
+def with_held_out(values: np.ndarray, num_held_out: int) -> np.ndarray:
+    """Ascending parameters of the clients that train, followed by those of held-out clients, which lie between them.
+
+    Held-out clients are spread evenly over the gaps between neighbours. One per gap lies at the midpoint, several
+    divide the gap evenly. A single client has no neighbour: the held-out clients then equal it.
+    """
+    number = np.arange(num_held_out)
+    gap = ((number + 0.5) * max(len(values) - 1, 1) / max(num_held_out, 1)).astype(int)
+    _, first, inverse, count = np.unique(gap, return_index=True, return_inverse=True, return_counts=True)
+    share = (number - first[inverse] + 0.5) / count[inverse]
+    low, high = values[gap], values[np.minimum(gap + 1, len(values) - 1)]
+    return np.concatenate([values, low + share * (high - low)])

@@ -1,56 +1,65 @@
-"""Anybody's Gymnasium environments as a federation, played in worker processes."""
+"""Gymnasium environments of the user as a federation, played in worker processes."""
 
 import math
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.imports import import_function
+from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
 from fedpohcs.worlds.workers import SimulatedWorld
 
-LONGEST_EPISODE = 1000  # steps, where the environment names no limit of its own
+LONGEST_EPISODE = 1000  # steps, where the environment has no time limit
+
+
+@dataclass(frozen=True)
+class GymConfig(WorldConfig):
+    """Settings of the world `gym`."""
+
+    env: str | None = None
+    """A registered Gymnasium id such as CartPole-v1, or module:function that makes the environment of a client id. The
+    option --env is short for it."""
 
 
 class GymWorld(SimulatedWorld):
-    """Any Gymnasium environments: one that is registered, or those that a function makes for each client."""
+    """Gymnasium environments: a registered one for all clients, or those that a function makes per client."""
 
+    Config = GymConfig
+    held_out = True
     levels: ClassVar[tuple[str, ...]] = ("own",)
 
-    def __init__(self, level: str, num_clients: int, env: str) -> None:
-        """Look at the first client's environment.
+    def __init__(self, level: str, num_clients: int, num_held_out: int = 0, *, settings: GymConfig) -> None:
+        """Read the spaces and the time limit from the environment of client 0.
 
         Args:
-            level: there is one: clients differ as the function that makes them says.
-            num_clients: whose environments `env` makes.
-            env: a registered id such as `CartPole-v1`, or `module:function` with `function(client) -> gymnasium.Env`.
+            level: the only one; how clients differ is decided by `settings.env`.
+            num_clients: number of clients that train.
+            num_held_out: number of held-out clients, whose ids follow.
+            settings: with the name of the environment or of the function.
         """
-        del level, num_clients
+        del level, num_clients, num_held_out
         if find_spec("gymnasium") is None:
             raise UserError("this world needs the package gymnasium. Install it: pip install 'fedpohcs[gym]'")
-        self.env = env
+        if settings.env is None:
+            remedy = "Name a registered environment, or a function of yours: my_module:make_client."
+            raise UserError(f"scenario.env (=None) must say which environments the world 'gym' is made of. {remedy}")
+        self.env = settings.env
         try:
-            first = GymEnvironment(env, 0)
+            first = GymEnvironment(self.env, 0)
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"env (={env!r}) cannot make client 0: {type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"scenario.env (={self.env!r}) cannot make client 0: {reason}") from error
         self.observation_size, self.actions, self.horizon = first.observation_size, first.actions, first.horizon
         first.close()
 
-    @classmethod
-    def from_config(cls, config: ExperimentConfig) -> "GymWorld":
-        """With the environment that `config.env` names."""
-        remedy = "Name a registered environment, or a function of yours: my_module:make_client."
-        if config.env is None:
-            raise UserError(f"env (=None) must say which environments the world 'gym' is made of. {remedy}")
-        return cls(config.level, config.federation.num_clients, config.env)
-
     def open(self, client: int) -> "GymEnvironment":
-        """The client's environment, in this process."""
+        """The environment of the client, in this process."""
         opened = GymEnvironment(self.env, client)
         for name in ("observation_size", "actions"):
             mine, common = getattr(opened, name), getattr(self, name)
@@ -59,13 +68,13 @@ class GymWorld(SimulatedWorld):
 
 
 class GymEnvironment:
-    """One client's environment in the form that workers play: flat observations, actions around 0, strict checks."""
+    """The environment of one client for the workers: flat observations, actions in [-1, 1], every output checked."""
 
     def __init__(self, env: str, client: int) -> None:
         import gymnasium
 
         self.env = make_environment(env, client)
-        require(isinstance(self.env, gymnasium.Env), "env", env, "must make a gymnasium.Env")
+        require(isinstance(self.env, gymnasium.Env), "scenario.env", env, "must make a gymnasium.Env")
         self.space = self.env.observation_space
         self.observation_size = int(gymnasium.spaces.flatdim(self.space))
         self.flatten = gymnasium.spaces.flatten
@@ -80,7 +89,7 @@ class GymEnvironment:
         return self._checked(observation)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, None]:
-        """One step; whatever goes wrong says in which."""
+        """One step. An error names the step."""
         self.steps += 1
         try:
             observation, reward, terminated, truncated, _ = self.env.step(self._native(action))
@@ -105,7 +114,7 @@ class GymEnvironment:
         return flat
 
     def _native(self, action: np.ndarray) -> Any:
-        """The environment's own action: -1 and 1 stand for the ends of its range, where it has some."""
+        """The action in the environment's units: -1 and 1 stand for the bounds of its space, if it has bounds."""
         space: Any = self.env.action_space
         if isinstance(self.actions, DiscreteActions):
             return int(action) + int(space.start)
@@ -116,17 +125,17 @@ class GymEnvironment:
 
 
 def make_environment(env: str, client: int) -> Any:
-    """The environment of a client: what its function makes, or a registered one, the same for all."""
+    """The environment of a client: made by the function `env` names, or the registered environment of that id."""
     import gymnasium
 
-    function = import_function("env", env) if ":" in env else None
+    function = import_function("scenario.env", env) if ":" in env else None
     if function is not None:
         return function(client)
     try:
         return gymnasium.make(env)
     except gymnasium.error.Error as error:
         rule = "is neither a registered environment nor a function module:name"
-        raise UserError(f"env (={env!r}) {rule}: {' '.join(str(error).split())}") from error
+        raise UserError(f"scenario.env (={env!r}) {rule}: {' '.join(str(error).split())}") from error
 
 
 def _actions(space: Any) -> ContinuousActions | DiscreteActions:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from fedpohcs.core.lazy import LazyModule
-from fedpohcs.worlds.base import ContinuousActions, TracedWorld, Transition
+from fedpohcs.worlds.base import ContinuousActions, TracedWorld, Transition, with_held_out
 
 if TYPE_CHECKING:
     import jax
@@ -36,14 +36,18 @@ class MountainCars(TracedWorld):
     """
 
     levels: ClassVar[tuple[str, ...]] = ("low", "medium", "high", "high-authors")
+    thresholds = (0, 25, 50, 60)
+    held_out = True
+    painter = "fedpohcs.worlds.pictures:MOUNTAIN_CAR"
     observation_size = 2
     actions = ContinuousActions(size=1, low=-1.0, high=1.0)
     horizon = 999
     reset_noise = 1
     step_noise = 0
 
-    def __init__(self, level: str, num_clients: int) -> None:
-        self.population = CarParams(action_shift=jnp.asarray(action_shifts(level, num_clients), jnp.float32))
+    def __init__(self, level: str, num_clients: int, num_held_out: int = 0) -> None:
+        shifts = with_held_out(action_shifts(level, num_clients), num_held_out)
+        self.population = CarParams(action_shift=jnp.asarray(shifts, jnp.float32))
 
     def reset(self, noise: jax.Array, params: CarParams) -> tuple[jax.Array, jax.Array]:
         """At rest, somewhere in the valley."""

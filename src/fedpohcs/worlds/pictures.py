@@ -1,7 +1,8 @@
-"""Moving pictures of an episode. A world that can be drawn has one line in `PAINTERS`."""
+"""Moving pictures of episodes. A world names its `Painter` in the class attribute `painter`."""
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,50 +10,52 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.runs.playing import Episode
-from fedpohcs.worlds import make_world
+from fedpohcs.core.trajectory import Episode
+from fedpohcs.worlds import make_world, world_class
 
-FRAMES_A_SECOND, MOST_FRAMES = 25, 150
+FRAMES_PER_SECOND, MOST_FRAMES = 25, 150
 WIDTH, HEIGHT, MARGIN = 480, 300, 24
 SUPERSAMPLING = 2
-"""Drawn at twice the size and shrunk: smooth edges."""
+"""Frames are drawn at twice their size and shrunk, which smooths edges."""
 INK = "#1b1f24"
 
 
 class Painter(NamedTuple):
-    """How a world is drawn."""
+    """Draws episodes of a world."""
 
-    paint: Callable[[ExperimentConfig, int, Episode, Path, str], None]  # of a client's episode, with a caption
-    look: Callable[[Any], Any] = lambda simulator: None  # what to keep of a moment besides the observation
-
-
-def can_draw(world: str) -> bool:
-    """Whether there is a picture of this world."""
-    return world in PAINTERS
+    paint: Callable[[ExperimentConfig, int, Episode, Path, str], None]  # config, client, episode, file, caption
+    scene: Callable[[Any], Any] = lambda simulator: None  # from a simulator, what a frame needs besides the observation
 
 
-def look(world: str, simulator: Any) -> Any:
-    """What a picture of this moment needs besides the observation."""
-    return PAINTERS[world].look(simulator) if world in PAINTERS else None
+def find_painter(world: str) -> Painter | None:
+    """The painter of a world, imported now; None if the world cannot be drawn."""
+    name = world_class(world).painter
+    if name is None:
+        return None
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Path) -> None:
-    """An episode as a moving picture, sped up where it is long."""
+    """Write an episode as a moving picture, sped up where it is long."""
+    painter = find_painter(config.world)
+    if painter is None:
+        raise UserError(f"output (={str(path)!r}) cannot be drawn: there is no picture of the world {config.world}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        PAINTERS[config.world].paint(config, client, episode, path, f"client {client + 1}")
+        painter.paint(config, client, episode, path, f"client {client + 1}")
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
 
 
 def _shown(episode: Episode) -> list[int]:
-    """The moments that become frames; the last is always among them."""
+    """The steps that become frames, always including the last."""
     last = len(episode.observations) - 1
     return [*range(0, last, math.ceil((last + 1) / MOST_FRAMES)), last]
 
 
 def _save(frames: list[Any], path: Path) -> None:
-    pause = [1000 // FRAMES_A_SECOND] * (len(frames) - 1) + [1500]  # and a look at where it ended
+    pause = [1000 // FRAMES_PER_SECOND] * (len(frames) - 1) + [1500]  # the last frame stays for a while
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=pause, loop=0, optimize=True)
 
 
@@ -61,7 +64,7 @@ def _progress(episode: Episode, time: int) -> str:
 
 
 def _finished(image: Any, text: str) -> Any:
-    """With a line of text, at the size it is shown."""
+    """The image with a line of text, shrunk to its final size."""
     from PIL import ImageDraw, ImageFont
 
     font = ImageFont.load_default(15 * SUPERSAMPLING)
@@ -70,14 +73,14 @@ def _finished(image: Any, text: str) -> Any:
 
 
 def paint_mountain_car(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
-    """The car in its valley."""
+    """Draw the car in its valley."""
     del config, client
     background = _landscape()
     _save([_frame(background, episode, time, caption) for time in _shown(episode)], path)
 
 
 def _landscape() -> Any:
-    """The valley and the flag, at the size things are drawn."""
+    """The valley and the flag, at the size of drawing."""
     from PIL import Image, ImageDraw
 
     from fedpohcs.worlds.mountain_car import GOAL_POSITION, MAX_POSITION, MIN_POSITION
@@ -111,7 +114,7 @@ def _frame(background: Any, episode: Episode, time: int, caption: str) -> Any:
 
 
 def _draw_car(draw: Any, wheels: tuple[float, float], slope: float) -> None:
-    """A body, a cabin and two wheels that stand on the ground at `wheels`."""
+    """Draw a body, a cabin and two wheels that touch the ground at `wheels`."""
     along, up = np.array([math.cos(slope), -math.sin(slope)]), np.array([-math.sin(slope), -math.cos(slope)])
     unit = SUPERSAMPLING
 
@@ -127,7 +130,7 @@ def _draw_car(draw: Any, wheels: tuple[float, float], slope: float) -> None:
 
 
 def _unit() -> tuple[float, float]:
-    """Pixels of a unit of position and of height."""
+    """Pixels per unit of position and per unit of height."""
     from fedpohcs.worlds.mountain_car import MAX_POSITION, MIN_POSITION
 
     width = (WIDTH - 2 * MARGIN) / (MAX_POSITION - MIN_POSITION)
@@ -135,7 +138,7 @@ def _unit() -> tuple[float, float]:
 
 
 def _place(position: float) -> tuple[float, float]:
-    """Where the ground is at a position of the car: height sin(3x), as in Gymnasium's picture."""
+    """The pixel of the ground at a position of the car: height sin(3x), as in Gymnasium's picture."""
     from fedpohcs.worlds.mountain_car import MIN_POSITION
 
     across, upwards = _unit()
@@ -144,11 +147,11 @@ def _place(position: float) -> tuple[float, float]:
 
 
 GROUND_LEVEL = 0.82  # of the height of the picture
-PIXELS_A_METRE = 110 * SUPERSAMPLING
+PIXELS_PER_METRE = 110 * SUPERSAMPLING
 
 
-def paint_walker(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
-    """The capsules of a MuJoCo body from the side, on ground with a mark every half metre."""
+def paint_body(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """Draw the capsules of a MuJoCo body from the side, on ground with a mark every half metre."""
     import mujoco
 
     api: Any = mujoco  # made in C++, where no type checker finds its names
@@ -173,10 +176,10 @@ def _side_view(model: Any, data: Any) -> Any:
     camera, ground = float(data.qpos[0]), GROUND_LEVEL * size[1]
 
     def place(point: np.ndarray) -> tuple[float, float]:
-        return size[0] / 2 + (point[0] - camera) * PIXELS_A_METRE, ground - point[2] * PIXELS_A_METRE
+        return size[0] / 2 + (point[0] - camera) * PIXELS_PER_METRE, ground - point[2] * PIXELS_PER_METRE
 
     draw.rectangle([0, ground, size[0], size[1]], fill="#c9d8c0")
-    reach = size[0] / PIXELS_A_METRE
+    reach = size[0] / PIXELS_PER_METRE
     for mark in np.arange(math.floor(2 * (camera - reach)) / 2, camera + reach, 0.5):
         x, _ = place(np.array([mark, 0, 0]))
         draw.line([(x, ground), (x - 6 * SUPERSAMPLING, ground + 14 * SUPERSAMPLING)], fill="#5b7a52", width=2)
@@ -184,7 +187,7 @@ def _side_view(model: Any, data: Any) -> Any:
         radius, half_length = model.geom_size[geom][:2]
         axis = data.geom_xmat[geom].reshape(3, 3)[:, 2] * half_length
         ends = [place(data.geom_xpos[geom] + sign * axis) for sign in (-1, 1)]
-        _draw_capsule(draw, ends, float(radius) * PIXELS_A_METRE)
+        _draw_capsule(draw, ends, float(radius) * PIXELS_PER_METRE)
     return image
 
 
@@ -195,27 +198,5 @@ def _draw_capsule(draw: Any, ends: list[tuple[float, float]], radius: float) -> 
             draw.ellipse([x - width, y - width, x + width, y + width], fill=colour)
 
 
-def paint_drive(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
-    """The vehicles of an area of Hong Kong."""
-    from fedpohcs.worlds.hongkong.drawing import draw_drive
-    from fedpohcs.worlds.hongkong.drives import STEPS_A_FRAME, Frame
-
-    world: Any = make_world(config)
-    totals = np.concatenate([[0], np.cumsum(episode.rewards)])
-    last = len(totals) - 1
-    shown = [*range(0, last, STEPS_A_FRAME), last]
-    frames = []
-    for time in shown:
-        vehicles, speeds = episode.scenes[time]
-        frames.append(Frame(vehicles, speeds, float(totals[time])))
-    draw_drive(world.networks[client], frames, path, caption)
-
-
-_WALKER = Painter(paint_walker, lambda simulator: simulator.pose())
-PAINTERS: dict[str, Painter] = {
-    "mountain-cars": Painter(paint_mountain_car),
-    "hoppers": _WALKER,
-    "walkers": _WALKER,
-    "half-cheetahs": _WALKER,
-    "hongkong": Painter(paint_drive, lambda simulator: (simulator.positions(), np.array(simulator.speeds))),
-}
+MOUNTAIN_CAR = Painter(paint_mountain_car)
+MUJOCO_BODY = Painter(paint_body, lambda simulator: simulator.pose())

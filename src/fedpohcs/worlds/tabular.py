@@ -28,6 +28,7 @@ class TableParams(NamedTuple):
 class TabularWorlds(TracedWorld):
     """N clients that share states, actions, rewards and starts, and mix a common P with one of their own."""
 
+    held_out = True
     levels: ClassVar[tuple[str, ...]] = tuple(SHARE_OF_OWN_WORLD)
     observation_size = NUM_STATES
     actions = DiscreteActions(num_choices=NUM_ACTIONS)
@@ -35,8 +36,8 @@ class TabularWorlds(TracedWorld):
     reset_noise = 1
     step_noise = 1
 
-    def __init__(self, level: str, num_clients: int) -> None:
-        self.transitions = random_transitions(SHARE_OF_OWN_WORLD[level], num_clients)
+    def __init__(self, level: str, num_clients: int, num_held_out: int = 0) -> None:
+        self.transitions = random_transitions(SHARE_OF_OWN_WORLD[level], num_clients + num_held_out)
         self.rewards = np.random.default_rng(1).uniform(size=(NUM_STATES, NUM_ACTIONS))
         self.population = TableParams(jnp.asarray(np.cumsum(self.transitions, axis=-1), jnp.float32))
 
@@ -54,7 +55,10 @@ class TabularWorlds(TracedWorld):
 
 
 def random_transitions(share_of_own: float, num_clients: int) -> np.ndarray:
-    """P_n = (1 - share) P_common + share P_own, each row a flat Dirichlet draw: [N, S, A, S]."""
+    """P_n = (1 - share) P_common + share P_own, each row a flat Dirichlet draw: [N, S, A, S].
+
+    Clients are drawn one after the other, so more of them leave the first ones as they are.
+    """
     generator = np.random.default_rng(0)
     common = generator.dirichlet(np.ones(NUM_STATES), size=(NUM_STATES, NUM_ACTIONS))
     own = generator.dirichlet(np.ones(NUM_STATES), size=(num_clients, NUM_STATES, NUM_ACTIONS))

@@ -6,8 +6,8 @@ pytest.importorskip("gymnasium")
 
 from gymnasium.utils.env_checker import check_env
 
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.worlds.hongkong.env import TrafficEnv
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 
 @pytest.mark.parametrize("area", ["central", "clear-water-bay"])

@@ -14,33 +14,25 @@ from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.tables import statistics_tables
 from fedpohcs.cli import main
-from fedpohcs.core.config import ExperimentConfig, FederationConfig, TrafficConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.hongkong.areas import AREAS
 from fedpohcs.worlds.hongkong.networks import load_network
 from fedpohcs.worlds.hongkong.reference import idm_reference, idm_returns, write_reference
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 
-def small(rounds: int = 1, **traffic: object) -> ExperimentConfig:
+def small(rounds: int = 1, **settings: object) -> ExperimentConfig:
     config = preset("hongkong")
     return replace(
         config,
         rounds=rounds,
         federation=FederationConfig(num_clients=3, num_candidates=3, num_selected=2, evaluation_episodes=1),
         learner=replace(config.learner, local_iterations=2, steps_per_iteration=70, epochs=2, filter_warmup_steps=50),
-        traffic=TrafficConfig(horizon=60, **traffic),
+        scenario=TrafficConfig(horizon=60, **settings),
     )
-
-
-def test_the_preset_is_that_of_tables_3_and_4() -> None:
-    config = preset("hongkong")
-    federation, learner = config.federation, config.learner
-    assert (federation.num_clients, federation.num_candidates, federation.num_selected) == (10, 9, 2)
-    assert (learner.local_iterations, learner.epochs, learner.steps_per_iteration) == (10, 10, 2048)
-    assert (learner.learning_rate, learner.learning_rate_decay, learner.kl_target) == (1e-4, 0.98, 1e-4)
-    assert federation.evaluation_episodes == 20
 
 
 def test_a_run_repeats_byte_by_byte_and_is_played_as_a_gif(tmp_path: Path) -> None:
@@ -62,7 +54,7 @@ def test_every_episode_has_the_horizons_length_in_safe_mode(tmp_path: Path) -> N
     assert not len(history.records[1].rejected)
 
 
-def test_settings_of_traffic_reach_the_simulators(tmp_path: Path) -> None:
+def test_the_settings_of_the_world_reach_the_simulators() -> None:
     world = make_world(small(safety="none", reward="ego"))
     assert world.horizon == 60
     traffic = world.open(2)
@@ -84,7 +76,7 @@ def test_without_libsumo_nothing_is_written(
 
 def test_a_missing_folder_of_networks_is_refused_before_anything_is_written(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
-    assert main(["train", "hongkong", "--traffic.networks", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert main(["train", "hongkong", "--scenario.networks", str(tmp_path / "none"), "--out", str(out)]) == 2
     assert "must be a folder made by `fedpohcs osm build`" in capsys.readouterr().err
     assert not out.exists()
 

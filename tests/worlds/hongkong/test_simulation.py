@@ -11,12 +11,12 @@ pytest.importorskip("libsumo")
 
 from test_networks import extract, netconvert  # noqa: F401
 
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.worlds.hongkong import simulation
 from fedpohcs.worlds.hongkong.areas import AREAS
 from fedpohcs.worlds.hongkong.building import build_network
 from fedpohcs.worlds.hongkong.networks import Network, load_network
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.simulation import EGO, LANE_REST, Traffic, TrafficSimulationError
 from fedpohcs.worlds.hongkong.world import HongKong
 

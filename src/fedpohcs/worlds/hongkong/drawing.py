@@ -1,4 +1,4 @@
-"""Pictures of a network and of a drive through it, from positions alone."""
+"""Pictures of a network and of a drive through it, drawn from positions."""
 
 import gzip
 from collections.abc import Sequence
@@ -11,9 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from fedpohcs.worlds.hongkong.drives import Frame
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.trajectory import Episode
+from fedpohcs.worlds import make_world
+from fedpohcs.worlds.hongkong.drives import STEPS_PER_FRAME, Frame
 from fedpohcs.worlds.hongkong.networks import Network
 from fedpohcs.worlds.hongkong.sight import VEHICLE_LENGTH
+from fedpohcs.worlds.pictures import Painter
 
 ROAD, LOOP, IDM, EGO = "#c9ccd1", "#7d8590", "#2b6cb0", "#d1242f"
 VEHICLE_WIDTH = 2.0
@@ -21,7 +25,7 @@ CLOSE_UP = 60.0  # metres shown around the ego vehicle on every side
 
 
 def draw_network(network: Network, vehicles: np.ndarray | None = None) -> Figure:
-    """Roads, the loop, and vehicles if given."""
+    """Draw the roads, the loop, and vehicles if given."""
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.subplots()
     _draw_roads(axes, network)
@@ -37,11 +41,11 @@ def draw_drive(network: Network, frames: Sequence[Frame], output: Path, title: s
     """A drive as a GIF: the whole network, and the surroundings of the ego vehicle.
 
     Args:
-        network: on which it happened.
+        network: of the drive.
         frames: in order.
         output: file to write.
-        title: who drives.
-        rate: frames a second.
+        title: name of the driver.
+        rate: frames per second.
     """
     from matplotlib.animation import FuncAnimation, PillowWriter
 
@@ -68,6 +72,21 @@ def draw_drive(network: Network, frames: Sequence[Frame], output: Path, title: s
     animation = FuncAnimation(figure, show, frames=list(frames), init_func=lambda: [], cache_frame_data=False)
     output.parent.mkdir(parents=True, exist_ok=True)
     animation.save(output, writer=PillowWriter(fps=rate))
+
+
+def paint_drive(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """Draw an episode of the world `hongkong`."""
+    world: Any = make_world(config)
+    totals = np.concatenate([[0], np.cumsum(episode.rewards)])
+    last = len(totals) - 1
+    frames = []
+    for time in [*range(0, last, STEPS_PER_FRAME), last]:
+        vehicles, speeds = episode.scenes[time]
+        frames.append(Frame(vehicles, speeds, float(totals[time])))
+    draw_drive(world.networks[client], frames, path, caption)
+
+
+DRIVE = Painter(paint_drive, lambda simulator: (simulator.positions(), np.array(simulator.speeds)))
 
 
 def _draw_roads(axes: Axes, network: Network) -> None:

@@ -1,19 +1,15 @@
-"""One drive, moment by moment, by whoever drives: a learned policy, or IDM."""
+"""One drive through a network, recorded for drawing. The driver is a learned policy or IDM."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import TrafficConfig
-from fedpohcs.core.errors import UserError
-from fedpohcs.runs.export import load_run_policy
-from fedpohcs.worlds.hongkong.areas import AREAS
 from fedpohcs.worlds.hongkong.networks import Network
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.simulation import Traffic
 
-STEPS_A_FRAME = 4
+STEPS_PER_FRAME = 4
 Driver = Callable[[np.ndarray], np.ndarray]
 
 
@@ -36,7 +32,7 @@ def record_drive(network: Network, config: TrafficConfig, seed: int, driver: Dri
             observation, reward, terminated, truncated, _ = traffic.step(action)
             total, steps = total + reward, steps + 1
             ends = terminated or truncated
-            if ends or steps % STEPS_A_FRAME == 0:
+            if ends or steps % STEPS_PER_FRAME == 0:
                 frames.append(_frame(traffic, total))
             if ends:
                 return frames
@@ -46,15 +42,3 @@ def record_drive(network: Network, config: TrafficConfig, seed: int, driver: Dri
 
 def _frame(traffic: Traffic, total: float) -> Frame:
     return Frame(traffic.positions(), np.array(traffic.speeds), total)
-
-
-def load_driver(folder: Path, area: str) -> Driver:
-    """The most likely actions of the policy that a finished run has stored, with the filter of the area if any."""
-    policy = load_run_policy(folder)
-    world = policy.about["world"]
-    if world != "hongkong":
-        raise UserError(f"run (={str(folder)!r}) must be one of the world hongkong, not {world}.")
-    client = list(AREAS).index(area) if area in AREAS else None
-    if client is None and policy.about["filtered"]:
-        raise UserError(f"area (={area!r}) must be one of the run's own: its policy filters observations by client.")
-    return lambda observation: policy.act(observation, client)

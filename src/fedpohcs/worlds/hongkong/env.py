@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.worlds.hongkong.networks import load_network
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.sight import OBSERVATION_SIZE
 from fedpohcs.worlds.hongkong.simulation import ACTION_SIZE, Traffic
 

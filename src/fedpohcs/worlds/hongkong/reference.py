@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.worlds.hongkong.areas import AREAS
 from fedpohcs.worlds.hongkong.networks import DATA, Network, load_network
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.simulation import Traffic
 
 FILE = DATA / "idm-reference.json"

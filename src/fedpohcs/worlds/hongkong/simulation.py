@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import TrafficConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.worlds.hongkong.networks import DATA, Network, Place
 from fedpohcs.worlds.hongkong.placement import NUM_VEHICLES, Start, draw_starts
+from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.hongkong.sight import OBSERVATION_SIZE, Vehicle, observe
 
 STEP = 0.1  # seconds
