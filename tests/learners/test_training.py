@@ -1,4 +1,4 @@
-"""Whole rounds of local training on the tabular preset, through the executor."""
+"""Two rounds of two local iterations each on the tabular preset, through the executor, compared with NumPy."""
 
 from dataclasses import replace
 from functools import cache
@@ -16,38 +16,6 @@ CLIENTS = np.array([1, 4])
 RATE, BONUS = 0.1, 0.05
 
 
-def executor_with(**changes: Any) -> InProcessExecutor:
-    config = preset("tabular")
-    learner = replace(config.learner, hidden_sizes=(5,), learning_rate=RATE, entropy_coefficient=BONUS, **changes)
-    return InProcessExecutor(replace(config, learner=learner), record=False)
-
-
-def policy_weights(params: Any) -> np.ndarray:
-    """[C, ...] as one row per client."""
-    return np.concatenate([x.reshape(len(x), -1) for x in jax.tree.leaves(params.policy)], axis=1)
-
-
-def test_the_first_step_of_a_round_uses_the_velocity_of_the_round_before() -> None:
-    """With one step of the policy per round, all from the same weights: no minibatch is larger than the batch.
-
-    In round 0 the velocity is g_0, in round 1 it is g_1 + 0.9 g_0, and for a client that never trained before g_1. The
-    rates are a and a / 2. So the weights with and without an earlier round differ by -0.9 (a / 2) g_0, which is 0.45
-    times the step -a g_0 of round 0.
-    """
-    changes = {"local_iterations": 1, "batch_size": 1000, "filter_rewards": False, "learning_rate_decay": 0.5}
-    executor, newcomer = executor_with(**changes), executor_with(**changes)
-    start = executor.initial_params()
-    first = policy_weights(executor.train(start, 0, CLIENTS).params)
-    kept = policy_weights(executor.train(start, 1, CLIENTS).params)
-    forgotten = policy_weights(newcomer.train(start, 1, CLIENTS).params)
-    step = first - policy_weights(jax.tree.map(lambda x: x[None], start))
-    assert np.abs(step).max() > 1e-3
-    np.testing.assert_allclose(kept - forgotten, 0.45 * step, atol=1e-6)
-
-
-# Two rounds of two local iterations, compared with NumPy
-
-
 class Rounds(NamedTuple):
     """Two rounds of an executor. The second starts from the weights of the first client."""
 
@@ -62,7 +30,12 @@ class Rounds(NamedTuple):
 @cache
 def two_rounds() -> Rounds:
     """With active filters, and with schedules that change in the second round."""
-    executor = executor_with(
+    config = preset("tabular")
+    learner = replace(
+        config.learner,
+        hidden_sizes=(5,),
+        learning_rate=RATE,
+        entropy_coefficient=BONUS,
         filter_observations=True,
         observation_clip=2.0,  # a state that is one in six is 2.2 deviations off
         reward_clip=3.0,  # of a largest reward of about 3.4 deviations
@@ -70,6 +43,7 @@ def two_rounds() -> Rounds:
         entropy_decay_rounds=1,
         critic_learning_rate=0.01,
     )
+    executor = InProcessExecutor(replace(config, learner=learner), record=False)
     rounds = Rounds(executor, executor.initial_params(), [])
     for number in range(2):
         rounds.updates.append(executor.train(rounds.sent(number), number, CLIENTS))
@@ -99,7 +73,7 @@ def test_two_rounds_of_training_equal_numpy(index: int) -> None:
 
 
 def test_a_client_that_forgets_its_momentum_between_rounds_or_iterations_learns_other_weights() -> None:
-    """The difference is far larger than the tolerance of the comparison above."""
+    """So the comparison above needs the velocity of the round, and of the iteration, before."""
     client = NumpyClient(two_rounds().executor, int(CLIENTS[0]))
     train_in_numpy(client, 0)
     client.forget_momentum()
