@@ -22,12 +22,13 @@ if TYPE_CHECKING:
         TrafficConfig,
     )
     from fedpohcs.core.presets import preset
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, PRESETS, SELECTORS, WORLDS
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
 
 __all__ = [
     "AGGREGATORS",
     "ATTACKS",
+    "METRICS",
     "PRESETS",
     "SELECTORS",
     "WORLDS",
@@ -51,7 +52,7 @@ __getattr__ = importer(
         "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
         "ProtectionConfig TrafficConfig",
         "core.presets": "preset",
-        "core.registries": "AGGREGATORS ATTACKS PRESETS SELECTORS WORLDS",
+        "core.registries": "AGGREGATORS ATTACKS METRICS PRESETS SELECTORS WORLDS",
         "runs.experiment": "resume_experiment run_experiment",
     },
 )
