@@ -21,12 +21,13 @@ from fedpohcs.core.config import (
     ModellingConfig,
     ProtectionConfig,
 )
-from fedpohcs.core.learning import PPOConfig
-from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+from fedpohcs.core.learning import DQNConfig, PPOConfig
+from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, PRESETS, REGISTRIES, SELECTORS, WORLDS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
+from fedpohcs.metrics.base import Metric
 from fedpohcs.runs import experiment
 from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
-from fedpohcs.server.selection import Question
+from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import world_levels
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
@@ -39,6 +40,7 @@ CONFIGS = (
     ExperimentConfig,
     FederationConfig,
     PPOConfig,
+    DQNConfig,
     ModellingConfig,
     TrafficConfig,
     GymConfig,
@@ -71,7 +73,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Put back what an example registers."""
-    before = [(registry, dict(registry.entries)) for registry in (SELECTORS, WORLDS, PRESETS, AGGREGATORS, ATTACKS)]
+    before = [(registry, dict(registry.entries)) for registry in REGISTRIES.values()]
     yield
     for registry, entries in before:
         registry.entries = entries
@@ -159,6 +161,36 @@ def test_the_aggregator_and_the_attack_of_the_how_to_work_together(registries: N
     assert main(["train", "tabular", "--selector", "full", "--rounds", "2", "--out", "run", *names]) == 0
     table = load_run(Path("run")).clients
     assert table["value"][table["metric"] == "lied"].tolist() == [1, 1, *[0] * 10] * 2
+
+
+def test_the_example_of_a_metric_runs_in_the_clear_and_hidden_and_selects_by_it(example) -> None:
+    module = example("own_metric")
+    for privacy in ("none", "masked"):
+        assert module.main(["--privacy", privacy, "--rounds", "1", "--out", privacy]) == 0
+        run = load_run(Path(privacy))
+        rows = run.clients["metric"] == "loss"
+        loss = dict(zip(run.clients["client"][rows].tolist(), run.clients["value"][rows].tolist(), strict=True))
+        selected = {int(client) for client in run.rounds["selected"][1].split()}
+        assert len(loss) == 6
+        assert min(loss[client] for client in selected) >= max(loss[client] for client in loss.keys() - selected)
+
+
+def test_the_vector_metric_of_the_how_to_is_measured(registries: None) -> None:
+    *_, vector = blocks(DOCS / "how-to" / "add-a-metric.md", "python")
+    exec(compile(vector, "add-a-metric.md", "exec"), {})
+    SELECTORS["by-place"] = lambda: by_score(
+        "place", "mean_observation", lambda question, metrics: {"place": metrics.column("mean_observation")[:, 0]}
+    )
+    config = dataclasses.replace(PRESETS["tabular"](), selector="by-place", rounds=1)
+    record = experiment.run_experiment(config).records[1]
+    assert np.isfinite(record.selection.scores["place"]).all()
+    assert set(record.upload_bytes.values()) == {6 * 4}  # one-hot states of 6, as float32
+
+
+def test_every_metric_is_on_the_page_on_metrics() -> None:
+    page = read(DOCS / "how-to" / "add-a-metric.md")
+    assert all(f"| `{name}` |" in page for name in METRICS)
+    assert all(f"`{field}`" in page for field in Metric._fields)
 
 
 def test_every_attack_is_on_the_page_on_trust() -> None:

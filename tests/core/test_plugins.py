@@ -14,16 +14,25 @@ MODULE = """
 from dataclasses import replace
 from fedpohcs import preset
 from fedpohcs.worlds.tabular import TabularWorlds
-from fedpohcs.server.selection import fedavg
+from fedpohcs.metrics.base import Metric, each
+from fedpohcs.server.selection import by_score
 
 
 class Twin(TabularWorlds):
     \\"\\"\\"The tabular world under another name.\\"\\"\\"
 
 
+def luck(measuring, client):
+    \\"\\"\\"A number that is drawn.\\"\\"\\"
+    return hash((measuring.round_number, client)) % 100
+
+
+LUCK = Metric(each(luck), reads=None)
+
+
 def coin():
-    \\"\\"\\"At random, like fedavg.\\"\\"\\"
-    return fedavg()
+    \\"\\"\\"The luckiest candidates.\\"\\"\\"
+    return by_score("luck", "luck", lambda question, metrics: {"luck": metrics.column("luck")})
 
 
 def twin(level="low", selector="coin"):
@@ -36,6 +45,8 @@ twin = their_package:Twin
 tabular = their_package:Twin
 [fedpohcs.selectors]
 coin = their_package:coin
+[fedpohcs.metrics]
+luck = their_package:LUCK
 [fedpohcs.presets]
 twin = their_package:twin
 """
@@ -58,14 +69,16 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=installed, timeout=300)
 
 
-def test_entry_points_add_worlds_selectors_and_presets_and_replace_none(installed: Path) -> None:
+def test_entry_points_add_worlds_selectors_metrics_and_presets_and_replace_none(installed: Path) -> None:
     listed = run(installed, "list").stdout
     assert "twin                  The tabular world under another name." in listed
-    assert "coin                  At random, like fedavg." in listed
+    assert "coin                  The luckiest candidates." in listed
+    assert "luck                  A number that is drawn." in listed
     assert "tabular               N clients that share states" in listed
     trained = run(installed, "train", "twin", "--rounds", "1", "--out", "run")
     assert trained.returncode == 0, trained.stderr
     assert '"selector": "coin"' in (installed / "run" / "config.json").read_text()
+    assert ",candidate,luck," in (installed / "run" / "clients.csv").read_text()
 
 
 def test_a_plugin_that_cannot_be_loaded_is_named_with_its_package(installed: Path) -> None:

@@ -190,6 +190,20 @@ def test_mixing_tables_that_predict_with_others_is_refused_but_empty_ones_pass()
     assert stack_tables([predicting, also, table({})]).toarray()[2].max() == 0
 
 
+def test_a_predictor_of_other_inputs_than_most_fills_nothing_and_leaves_the_others_as_they_are():
+    """Over a network a client may claim any number of inputs; it must neither end the run nor change others' rows."""
+    tables = [predicted_table(seed) for seed in range(3)]
+    fill = tables[0].fill
+    wider = fill._replace(
+        pair_centre=np.pad(fill.pair_centre, ((0, 0), (0, 1))), frequency=np.pad(fill.frequency, ((0, 1), (0, 0)))
+    )
+    odd = tables[0]._replace(fill=wider)
+    filled = stack_tables([odd, *tables[1:]]).toarray()
+    bare = stack_tables([one._replace(fill=None) for one in tables]).toarray()
+    np.testing.assert_array_equal(filled[0], bare[0])
+    assert ((filled != 0).sum(axis=1) > (bare != 0).sum(axis=1)).tolist() == [False, True, True]
+
+
 def test_discrete_actions_are_predicted_apart():
     generator = np.random.default_rng(0)
     state = generator.integers(20, size=4000)

@@ -107,6 +107,28 @@ def test_a_predictor_must_come_with_a_table_that_is_not_empty_and_not_without_be
     check_value("weighted_advantage", empty, config, params)
 
 
+def test_episodes_are_cut_as_the_table_cuts_them() -> None:
+    modelling = replace(CONFIG.modelling, steps_per_episode=9)
+    _, metrics = measured(replace(CONFIG, modelling=modelling), "episode_length")
+    assert metrics.column("episode_length").tolist() == [9, 9, 9]
+    _, metrics = measured(CONFIG, "episode_length")
+    assert metrics.column("episode_length").tolist() == [50, 50, 50]
+
+
+@pytest.mark.parametrize(("name", "plays"), [("mean_return", True), ("episode_length", True), ("own", False)])
+def test_a_policy_that_was_not_evaluated_is_played_for_metrics_that_read_what_was_played(
+    name: str, plays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRICS, "own", Metric(each(lambda measuring, client: 1.0), reads=None))
+    executor = InProcessExecutor(replace(CONFIG, federation=replace(FEDERATION, evaluation_every=2)))
+    params = executor.initial_params()
+    executor.evaluate(params, 0, np.arange(6))
+    before = executor.latest_returns(CLIENTS)
+    executor.measure(params, 1, CLIENTS, frozenset({name}))
+    assert (executor.latest_returns(CLIENTS) != before).all() == plays
+    assert len(executor.episodes_of(4)) == (2 if name == "episode_length" else 1)
+
+
 def test_reading_a_metric_that_was_not_required_is_refused_by_name() -> None:
     metrics = CandidateMetrics(CLIENTS, {"mean_return": np.zeros(3)})
     with pytest.raises(UserError, match=r"metric \(='gradient_norm'\) was not measured, only mean_return.*`requires`"):

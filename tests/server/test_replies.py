@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ModellingConfig
 from fedpohcs.core.expected import BadReplyError, Expected
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Evaluation, ServerState, WeightedAdvantage
 from fedpohcs.execution.in_process import InProcessExecutor
+from fedpohcs.metrics import AdvantagePredictor
 from fedpohcs.server.replies import (
     Received,
     checked_arrays,
@@ -172,6 +173,19 @@ def test_a_bad_table_makes_its_client_silent(kind: str, position: int) -> None:
     np.testing.assert_array_equal(found.client, np.delete(ASKED, position))
     assert len(found.column("weighted_advantage")) == K - 1
     assert [(one.client, one.phase, one.rule) for one in found.bad] == [(ASKED[position], "measure", rule)]
+
+
+def test_a_predictor_without_states_is_refused_where_there_are_pairs() -> None:
+    keys, none = np.array([2, 5, 9], np.uint64), np.empty(0)
+    single = np.zeros((3, 2), np.float32)
+    fill = AdvantagePredictor(
+        none.astype(np.uint64), none, keys, single, np.zeros((2, 4), np.float32), np.zeros(4, np.float32), np.zeros(5)
+    )
+    predicted = replace(ExperimentConfig(), modelling=ModellingConfig(missing="predicted"))
+    metrics = CandidateMetrics(ASKED, {"weighted_advantage": (table(fill=fill),) * K})
+    found = sound_metrics(metrics, ASKED, predicted, PREVIOUS)
+    assert not len(found.client)
+    assert {(bad.rule, bad.array) for bad in found.bad} == {("shape", "weighted_advantage/fill/state_key")}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e13])

@@ -199,18 +199,21 @@ def report(arguments: list[str]) -> None:
 
 
 def list_names(arguments: list[str]) -> None:
-    """Print the worlds, levels, selectors, presets, aggregators and attacks there are."""
+    """Print the worlds, levels, selectors, metrics, presets, aggregators and attacks there are."""
     _parse(options.ListOptions, "list", arguments)
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, SELECTORS, WORLDS
+    from fedpohcs.metrics.base import find_metric
     from fedpohcs.worlds import world_class, world_levels
 
     register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
     aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
     attacks = {name: attack.tell for name, attack in ATTACKS.items()}
+    metrics = {name: find_metric(name).measure for name in METRICS}
     registries = {
         "learners": LEARNERS,
         "selectors": SELECTORS,
+        "metrics": metrics,
         "presets": PRESETS,
         "aggregators": aggregators,
         "attacks": attacks,

@@ -121,23 +121,33 @@ def _fill_rows(
     """Adds to each row its client's predictions for the pairs of the support it did not visit."""
     if any(table.fill is None and len(table.pair) for table in tables):
         raise ValueError("Either all tables or none must predict the entries never visited.")
-    state_key, centre = _describe(tables, entries, columns, support_size)
+    predictors = _of_common_width([table.fill for table in tables])
+    state_key, centre = _describe(predictors, entries, columns, support_size)
     filled = [
-        (column, value) if table.fill is None else _fill_row(table.fill, state_key, centre, column, value)
-        for table, column, value in zip(tables, columns, values, strict=True)
+        (column, value) if predictor is None else _fill_row(predictor, state_key, centre, column, value)
+        for predictor, column, value in zip(predictors, columns, values, strict=True)
     ]
     return tuple(column for column, _ in filled), tuple(value for _, value in filled)
 
 
-def _describe(tables: Tables, entries: Rows, columns: Rows, support_size: int) -> tuple[Keys, NDArray[np.float32]]:
+def _of_common_width(predictors: Sequence[AdvantagePredictor | None]) -> list[AdvantagePredictor | None]:
+    """Predictors with as many inputs as most have; one with others cannot predict for the pairs of the rest."""
+    widths = [predictor.pair_centre.shape[1] for predictor in predictors if predictor is not None]
+    common = max(sorted(set(widths)), key=widths.count)
+    return [one if one is not None and one.pair_centre.shape[1] == common else None for one in predictors]
+
+
+def _describe(
+    predictors: Sequence[AdvantagePredictor | None], entries: Rows, columns: Rows, support_size: int
+) -> tuple[Keys, NDArray[np.float32]]:
     """State key and centre of every pair of the support, as told by the clients that visited it."""
     state_key = np.zeros(support_size, np.uint64)
-    num_inputs = next(table.fill.pair_centre.shape[1] for table in tables if table.fill is not None)
+    num_inputs = next(predictor.pair_centre.shape[1] for predictor in predictors if predictor is not None)
     centre = np.zeros((support_size, num_inputs), np.float32)
-    for table, entry, column in zip(tables, entries, columns, strict=True):
-        if table.fill is not None:
-            state_key[column] = table.fill.pair_state_key[entry]
-            centre[column] = table.fill.pair_centre[entry]
+    for predictor, entry, column in zip(predictors, entries, columns, strict=True):
+        if predictor is not None:
+            state_key[column] = predictor.pair_state_key[entry]
+            centre[column] = predictor.pair_centre[entry]
     return state_key, centre
 
 

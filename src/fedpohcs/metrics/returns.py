@@ -32,7 +32,7 @@ def _totals(measuring: Measuring, client: int) -> tuple[Vector, Vector]:
     return episode_totals(latest, measuring.config.modelling.steps_per_episode)
 
 
-def episode_totals(trajectory: Trajectory, steps_per_episode: int | None) -> tuple[Vector, Vector]:
+def episode_totals(trajectory: Trajectory, steps_per_episode: int | None = None) -> tuple[Vector, Vector]:
     """Return and length of each recorded episode, of which only so many first steps count (None: all)."""
     steps = first_steps(in_order(trajectory), steps_per_episode)
     if not len(steps.reward):

@@ -132,6 +132,8 @@ def check_table(arrays: Arrays, *, predicted: bool = False) -> None:
         if name in arrays and len(arrays[name]) != len(arrays[other]):
             raise BadReplyError("shape", f"and {other} of the table have different lengths", name)
     if "fill/phase" in arrays:
+        if len(arrays["pair"]) and not len(arrays["fill/state_key"]):
+            raise BadReplyError("shape", "is empty, but there are pairs", "fill/state_key")
         width, features = arrays["fill/pair_centre"].shape[1], len(arrays["fill/phase"])
         if arrays["fill/frequency"].shape != (width, features) or len(arrays["fill/coefficient"]) != features + 1:
             raise BadReplyError("shape", "does not fit the other arrays of the table", "fill/frequency")
