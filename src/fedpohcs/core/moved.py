@@ -94,4 +94,4 @@ class MovedModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def redirect_old_names(package: str) -> None:
     """Let `import package.old` find what is now elsewhere."""
     if not any(isinstance(finder, MovedModuleFinder) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModuleFinder(package))
+        sys.meta_path.insert(0, MovedModuleFinder(package))  # before the one that finds submodules by path

@@ -91,14 +91,14 @@ WORLDS = Registry(
 SELECTORS = Registry(
     "selector",
     {
-        "fedavg": "fedpohcs.server.selection:fedavg",
-        "power-of-choice": "fedpohcs.server.selection:power_of_choice",
-        "gradient-norm": "fedpohcs.server.selection:gradient_norm",
-        "fedpohcs": "fedpohcs.server.selection:fedpohcs",
-        "fedpohcs-one-phase": "fedpohcs.server.selection:fedpohcs_one_phase",
-        "full": "fedpohcs.server.selection:full",
-        "heterogeneity-only": "fedpohcs.server.selection:heterogeneity_only",
-        "potential-only": "fedpohcs.server.selection:potential_only",
+        "fedavg": "fedpohcs.server.selection.fedavg:fedavg",
+        "power-of-choice": "fedpohcs.server.selection.power_of_choice:power_of_choice",
+        "gradient-norm": "fedpohcs.server.selection.gradient_norm:gradient_norm",
+        "fedpohcs": "fedpohcs.server.selection.fedpohcs:fedpohcs",
+        "fedpohcs-one-phase": "fedpohcs.server.selection.one_phase:fedpohcs_one_phase",
+        "full": "fedpohcs.server.selection.fedavg:full",
+        "heterogeneity-only": "fedpohcs.server.selection.ablations:heterogeneity_only",
+        "potential-only": "fedpohcs.server.selection.ablations:potential_only",
     },
 )
 """Functions that make a `Selector`."""
@@ -154,7 +154,7 @@ STORED_TYPES = Registry(
         "server-state": "fedpohcs.core.types:ServerState",
         "weighted-advantage": "fedpohcs.core.types:WeightedAdvantage",
         "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
-        "one-phase-state": "fedpohcs.server.selection:OnePhaseState",
+        "one-phase-state": "fedpohcs.server.selection.one_phase:OnePhaseState",
         "client-snapshot": "fedpohcs.execution.clients:Snapshot",
         "client-state": "fedpohcs.execution.clients:ClientState",
         "play-order": "fedpohcs.execution.clients:Asked",
@@ -168,6 +168,8 @@ STORED_TYPES = Registry(
         "ppo-optimisers": "fedpohcs.learners.ppo:OptimiserState",
         "membership": "fedpohcs.privacy.client:Membership",
         "kept-membership": "fedpohcs.deploy.member:Kept",
+        # Release 0.1 stored where a type was defined; its module has become a package since.
+        "fedpohcs.selection:OnePhaseState": "fedpohcs.server.selection.one_phase:OnePhaseState",
     },
 )
 """Named tuples that checkpoints hold, by the name under which they are stored: modules may move, names may not."""
