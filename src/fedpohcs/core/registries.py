@@ -106,14 +106,14 @@ SELECTORS = Registry(
 AGGREGATORS = Registry(
     "aggregator",
     {
-        "parameter-mean": "fedpohcs.server.aggregation:PARAMETER_MEAN",
-        "policy-mean": "fedpohcs.server.aggregation:POLICY_MEAN",
-        "coordinate-median": "fedpohcs.server.aggregation:COORDINATE_MEDIAN",
-        "trimmed-mean": "fedpohcs.server.aggregation:TRIMMED_MEAN",
-        "phocas": "fedpohcs.server.aggregation:PHOCAS",
-        "krum": "fedpohcs.server.aggregation:KRUM",
-        "multi-krum": "fedpohcs.server.aggregation:MULTI_KRUM",
-        "norm-clip": "fedpohcs.server.aggregation:NORM_CLIP",
+        "parameter-mean": "fedpohcs.server.aggregation.mean:PARAMETER_MEAN",
+        "policy-mean": "fedpohcs.server.aggregation.policy_mean:POLICY_MEAN",
+        "coordinate-median": "fedpohcs.server.aggregation.coordinate_median:COORDINATE_MEDIAN",
+        "trimmed-mean": "fedpohcs.server.aggregation.trimmed_mean:TRIMMED_MEAN",
+        "phocas": "fedpohcs.server.aggregation.phocas:PHOCAS",
+        "krum": "fedpohcs.server.aggregation.krum:KRUM",
+        "multi-krum": "fedpohcs.server.aggregation.krum:MULTI_KRUM",
+        "norm-clip": "fedpohcs.server.aggregation.norm_clip:NORM_CLIP",
     },
 )
 """Instances of `Aggregator`."""

@@ -59,20 +59,20 @@ def run_round(
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation)
-        params, rejected, info = aggregate(state.params, updates, weight, federation)
+        aggregation = aggregate(state.params, updates, weight, federation)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
         upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
         executor.expect(selector.asks(upcoming, selector_state), selector.requires)
-        evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
+        evaluation = evaluate_everyone(executor, aggregation.params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
         selection=selection,
-        updates_info={**updates.info, **info},
+        updates_info={**updates.info, **aggregation.info},
         train_steps=updates.steps,
-        rejected=rejected,
+        rejected=aggregation.rejected,
         evaluation=evaluation,
         seconds=clock.seconds,
         upload_bytes=upload_bytes(metrics),
@@ -81,7 +81,7 @@ def run_round(
         bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad),
     )
     name_bad_replies(record)
-    return ServerState(state.round + 1, params, selector_state, recent), record
+    return ServerState(state.round + 1, aggregation.params, selector_state, recent), record
 
 
 def evaluate_start(
