@@ -15,6 +15,7 @@ from fedpohcs.execution import make_protected_executor, with_liars
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.protocols import Executor
+from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import make_world, world_class, world_levels
 from fedpohcs.worlds.host import HostWorld
 
@@ -70,7 +71,7 @@ class Training:
     ) -> None:
         """Build clients and server anew, or from what was saved."""
         self.config = config
-        self.selector = SELECTORS[config.selector]()
+        self.selector = make_selector(config.selector)
         if "weighted_advantage" in self.selector.requires:
             from fedpohcs.metrics import compile_ahead
 
@@ -249,7 +250,7 @@ def _check_trust(config: ExperimentConfig) -> None:
     """Refuse more liars than the aggregator can bear, a cap on those who always train, and lies nobody asks for."""
     from fedpohcs.core.registries import AGGREGATORS
 
-    selector, federation, attack = SELECTORS[config.selector](), config.federation, config.attack
+    selector, federation, attack = make_selector(config.selector), config.federation, config.attack
     name, liars = federation.aggregator, federation.tolerated_liars
     k = federation.num_clients if selector.everyone else federation.num_selected
     least = AGGREGATORS[name].least(liars)
@@ -285,15 +286,16 @@ def _check_privacy(config: ExperimentConfig) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     remedy = f"pip install 'fedpohcs[{extra}]'"
     require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
-    selector, federation = SELECTORS[config.selector](), config.federation
+    selector, federation = make_selector(config.selector), config.federation
     protection = config.protection
     if "weighted_advantage" not in selector.requires:
         bounded = not selector.requires or protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
         return require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
-    able = sorted(name for name, make in SELECTORS.items() if make().private)
-    rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
-    require(selector.private, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
+    if not selector.private:
+        able = sorted(name for name in SELECTORS if make_selector(name).private)
+        rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
+        require(False, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
     one_phase = config.selector == "fedpohcs-one-phase"
     asked = federation.num_selected if one_phase else federation.num_candidates
     least, name = protection.min_cohort, "num_selected" if one_phase else "num_candidates"

@@ -25,6 +25,7 @@ from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updates
 from fedpohcs.server.selection import Question, Selection, Selector
+from fedpohcs.server.selection.checks import ask_clients, choose_clients
 
 log = logging.getLogger("fedpohcs")
 NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
@@ -43,7 +44,7 @@ def run_round(
     clock = PhaseClock()
     question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
     with clock.phase("measure"):
-        asked = selector.asks(question, state.selector_state)
+        asked = ask_clients(selector, question, state.selector_state)
         metrics = CandidateMetrics(asked)
         if len(asked):
             metrics = executor.measure(state.params, state.round, asked, selector.requires)
@@ -51,7 +52,7 @@ def run_round(
         question = without_silent(question, asked, metrics)
     with clock.phase("select"):
         if len(question.candidates):
-            selection, selector_state = selector.select(question, metrics, state.selector_state)
+            selection, selector_state = choose_clients(selector, question, metrics, state.selector_state)
         else:
             selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
@@ -64,7 +65,7 @@ def run_round(
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
         upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
-        executor.expect(selector.asks(upcoming, selector_state), selector.requires)
+        executor.expect(ask_clients(selector, upcoming, selector_state), selector.requires)
         evaluation = evaluate_everyone(executor, aggregation.params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
@@ -91,7 +92,7 @@ def evaluate_start(
     clock = PhaseClock()
     with clock.phase("evaluate"):
         upcoming = ask_question(state.round, selector, federation, seed)
-        executor.expect(selector.asks(upcoming, state.selector_state), selector.requires)
+        executor.expect(ask_clients(selector, upcoming, state.selector_state), selector.requires)
         evaluation = evaluate_everyone(executor, state.params, 0)
     nobody: ClientIds = np.arange(0)
     record = RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)

@@ -7,6 +7,7 @@ from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import Selection
 from fedpohcs.server.selection.ablations import heterogeneity_only, potential_only
 from fedpohcs.server.selection.base import Question, Scores, Selector, by_score, choose, top_k
+from fedpohcs.server.selection.checks import make_selector
 from fedpohcs.server.selection.fedavg import fedavg, full
 from fedpohcs.server.selection.fedpohcs import fedpohcs, heterogeneity_scores
 from fedpohcs.server.selection.gradient_norm import gradient_norm
@@ -29,6 +30,7 @@ __all__ = [
     "gradient_norm",
     "heterogeneity_only",
     "heterogeneity_scores",
+    "make_selector",
     "potential_only",
     "power_of_choice",
     "top_k",

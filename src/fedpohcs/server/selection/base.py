@@ -36,6 +36,7 @@ class Selector(NamedTuple):
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
     private: bool = False  # Delta_n is enough for it, so it works where tables stay on the clients
+    name: str = ""  # under which it is registered; `make_selector` fills it in
 
 
 Scores = Callable[[Question, CandidateMetrics], dict[str, Vector]]
