@@ -59,7 +59,7 @@ def run_round(
         updates = executor.train(state.params, state.round, selection.client)
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
     with clock.phase("aggregate"):
-        weight = update_weight(updates, question.weight, federation)
+        weight = update_weight(updates, question.weight, federation, selection)
         aggregation = aggregate(state.params, updates, weight, federation)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
@@ -71,7 +71,7 @@ def run_round(
         round=state.round + 1,
         candidates=question.candidates,
         selection=selection,
-        updates_info={**updates.info, **aggregation.info},
+        updates_info={**updates.info, **aggregation.info, **draw_info(selection)},
         train_steps=updates.steps,
         rejected=aggregation.rejected,
         evaluation=evaluation,
@@ -134,11 +134,30 @@ def client_weight(federation: FederationConfig) -> Vector:
     return weight / weight.sum()
 
 
-def update_weight(updates: ClientUpdates, weight: Vector, federation: FederationConfig) -> Vector:
-    """How much each update counts: by the steps behind it, or by q_n; nothing if there are no steps behind it."""
-    if federation.update_weights == "steps":
-        return updates.steps.astype(float)
-    return np.where(updates.steps > 0, weight[updates.client], 0.0)
+def update_weight(
+    updates: ClientUpdates, weight: Vector, federation: FederationConfig, selection: Selection | None = None
+) -> Vector:
+    """How much each update counts, not normalised; nothing if there are no steps behind it.
+
+    A weight of the selection comes first. With a probability p_n of the selection it is q_n / p_n, so that the mean
+    over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum. Otherwise
+    the config decides: by steps, or by q_n.
+    """
+    if selection is not None and selection.weight is not None:
+        counted = selection.weight
+    elif selection is not None and selection.probability is not None:
+        counted = weight[updates.client] / selection.probability
+    elif federation.update_weights == "steps":
+        counted = updates.steps.astype(float)
+    else:
+        counted = weight[updates.client]
+    return np.where(updates.steps > 0, counted, 0.0)
+
+
+def draw_info(selection: Selection) -> dict[str, Vector]:
+    """What the selector says about its draw, to be logged with the updates."""
+    given = {"probability": selection.probability, "weight": selection.weight}
+    return {name: values for name, values in given.items() if values is not None}
 
 
 def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:

@@ -57,7 +57,8 @@ def choose_clients(
         _refuse(selector.name, f"returned {_kind(selection)} as its choice", "It must be a Selection.")
     client = _chosen(selector.name, selection.client, question)
     scores = _scores(selector.name, selection.scores, question.candidates)
-    return selection._replace(client=client, scores=scores), state
+    probability = _probability(selector.name, selection.probability, client)
+    return Selection(client, scores, probability, _weight(selector.name, selection.weight, client)), state
 
 
 def _chosen(name: str, chosen: Any, question: Question) -> ClientIds:
@@ -96,6 +97,30 @@ def _scores(name: str, scores: Any, candidates: ClientIds) -> dict[str, Vector]:
             text = f"gave client {client} the score {score!r} {value}, which is not finite"
             _refuse(name, text, "Use NaN where a client has no score.")
     return checked
+
+
+def _probability(name: str, values: Any, client: ClientIds) -> Vector | None:
+    if values is None:
+        return None
+    probability = _vector(name, "probability", values, client, "chosen")
+    wrong = ~((probability > 0) & (probability <= 1))
+    if wrong.any():
+        text = f"gave client {client[wrong][0]} the probability {probability[wrong][0]}"
+        _refuse(name, text, "It must be above 0 and at most 1.")
+    return probability
+
+
+def _weight(name: str, values: Any, client: ClientIds) -> Vector | None:
+    if values is None:
+        return None
+    weight = _vector(name, "weight", values, client, "chosen")
+    wrong = ~(np.isfinite(weight) & (weight >= 0))
+    if wrong.any():
+        text = f"gave client {client[wrong][0]} the weight {weight[wrong][0]}"
+        _refuse(name, text, "It must be finite and not below 0.")
+    if len(weight) and not 0 < weight.sum() < np.inf:
+        _refuse(name, f"gave weights whose sum is {weight.sum()}", "Their sum must be finite and above 0.")
+    return weight
 
 
 def _vector(name: str, what: str, values: Any, clients: ClientIds, role: str) -> Vector:
