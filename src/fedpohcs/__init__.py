@@ -19,15 +19,17 @@ if TYPE_CHECKING:
         LearnerConfig,
         ModellingConfig,
         ProtectionConfig,
+        ServerOptimiserConfig,
         TrafficConfig,
     )
     from fedpohcs.core.presets import preset
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, PRESETS, SELECTORS, WORLDS
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
 
 __all__ = [
     "AGGREGATORS",
     "ATTACKS",
+    "OPTIMISERS",
     "PRESETS",
     "SELECTORS",
     "WORLDS",
@@ -38,6 +40,7 @@ __all__ = [
     "LearnerConfig",
     "ModellingConfig",
     "ProtectionConfig",
+    "ServerOptimiserConfig",
     "TrafficConfig",
     "__version__",
     "preset",
@@ -49,9 +52,9 @@ __getattr__ = importer(
     __name__,
     {
         "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig LearnerConfig ModellingConfig "
-        "ProtectionConfig TrafficConfig",
+        "ProtectionConfig ServerOptimiserConfig TrafficConfig",
         "core.presets": "preset",
-        "core.registries": "AGGREGATORS ATTACKS PRESETS SELECTORS WORLDS",
+        "core.registries": "AGGREGATORS ATTACKS OPTIMISERS PRESETS SELECTORS WORLDS",
         "runs.experiment": "resume_experiment run_experiment",
     },
 )

@@ -199,16 +199,22 @@ def report(arguments: list[str]) -> None:
 
 
 def list_names(arguments: list[str]) -> None:
-    """Print the worlds, levels, selectors, presets, aggregators and attacks there are."""
+    """Print the worlds, levels, selectors, presets, aggregators, server optimisers and attacks there are."""
     _parse(options.ListOptions, "list", arguments)
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS, WORLDS
     from fedpohcs.worlds import world_class, world_levels
 
     register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
     aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
     attacks = {name: attack.tell for name, attack in ATTACKS.items()}
-    registries = {"selectors": SELECTORS, "presets": PRESETS, "aggregators": aggregators, "attacks": attacks}
+    registries = {
+        "selectors": SELECTORS,
+        "presets": PRESETS,
+        "aggregators": aggregators,
+        "server optimisers": OPTIMISERS,
+        "attacks": attacks,
+    }
     sections = {"worlds": worlds} | {
         title: {name: _first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
     }

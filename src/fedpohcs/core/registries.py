@@ -118,6 +118,18 @@ AGGREGATORS = Registry(
 )
 """Instances of `Aggregator`."""
 
+OPTIMISERS = Registry(
+    "server optimiser",
+    {
+        "identity": "fedpohcs.server.optimisers.identity:identity",
+        "momentum": "fedpohcs.server.optimisers.momentum:momentum",
+        "adam": "fedpohcs.server.optimisers.adam:adam",
+        "yogi": "fedpohcs.server.optimisers.yogi:yogi",
+        "fedexp": "fedpohcs.server.optimisers.fedexp:fedexp",
+    },
+)
+"""Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
+
 ATTACKS = Registry(
     "attack",
     {
@@ -178,6 +190,7 @@ REGISTRIES: dict[str, Registry] = {
     "worlds": WORLDS,
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
+    "optimisers": OPTIMISERS,
     "attacks": ATTACKS,
     "presets": PRESETS,
     "stored_types": STORED_TYPES,

@@ -98,7 +98,8 @@ class ServerState(NamedTuple):
     round: int
     params: Params
     selector_state: Any
-    recent: tuple[ClientIds, ...] = ()  # who was selected in the latest rounds, newest last, where that is capped
+    recent: tuple[ClientIds, ...] = ()  # selections of the latest rounds, newest last, where selections are capped
+    optimiser: Any = ()  # state of the server optimiser
 
 
 class RoundRecord(NamedTuple):

@@ -37,6 +37,8 @@ class PolicyParams(NamedTuple):
 class AgentParams(NamedTuple):
     """All that is federated: policy, critic, and the KL coefficient beta, which is averaged like a weight."""
 
+    controls = ("kl_coefficient",)  # parts with a rule of their own, which no server optimiser changes
+
     policy: PolicyParams
     critic: tuple[Dense, ...]
     kl_coefficient: AnyArray

@@ -14,6 +14,7 @@ from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_liars
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
+from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import make_world, world_class, world_levels
@@ -80,7 +81,12 @@ class Training:
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.executor = with_liars(clients, config)
         self.is_new = saved is None
-        self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
+        self.optimiser = make_optimiser(config.federation.server_optimiser, config.server_optimiser)
+        self.state = saved.server if saved else self._first_state()
+
+    def _first_state(self) -> ServerState:
+        params = self.executor.initial_params()
+        return ServerState(0, params, self.selector.init(), optimiser=self.optimiser.init(params))
 
     def remaining_rounds(self) -> Iterator[RoundRecord]:
         """The rounds still to come, one by one; a new run begins with round 0, which evaluates the untrained policy."""
@@ -92,7 +98,13 @@ class Training:
             yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
         while self.state.round < config.rounds:
             self.state, record = run_round(
-                self.state, self.executor, self.selector, config.federation, config.seed, config.defence
+                self.state,
+                self.executor,
+                self.selector,
+                config.federation,
+                config.seed,
+                config.defence,
+                self.optimiser,
             )
             yield record
 
@@ -225,7 +237,7 @@ def check_names(config: ExperimentConfig) -> None:
 
     Not when a config is made: a run can be read where a selector or world of somebody's own is not known.
     """
-    from fedpohcs.core.registries import AGGREGATORS
+    from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
 
     register_plugins()
     require_known("selector", config.selector, SELECTORS)
@@ -235,6 +247,8 @@ def check_names(config: ExperimentConfig) -> None:
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
+    require_known("federation.server_optimiser", federation.server_optimiser, OPTIMISERS)
+    make_optimiser(federation.server_optimiser, config.server_optimiser)
     _check_trust(config)
     if config.privacy != "none":
         _check_privacy(config)

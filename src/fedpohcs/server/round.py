@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from fedpohcs.core.types import (
 )
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.defences import defended, remember
+from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
+from fedpohcs.server.optimisers.checks import arrays_to_send
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updates
 from fedpohcs.server.selection import Question, Selection, Selector
@@ -39,8 +42,9 @@ def run_round(
     federation: FederationConfig,
     seed: int,
     defence: DefenceConfig = UNDEFENDED,
+    optimiser: ServerOptimiser = IDENTITY,
 ) -> tuple[ServerState, RoundRecord]:
-    """Sample candidates, ask them, choose, train, aggregate, evaluate on everyone."""
+    """Sample candidates, ask them, choose, train, aggregate, optimise, evaluate on everyone."""
     clock = PhaseClock()
     question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
     with clock.phase("measure"):
@@ -56,17 +60,18 @@ def run_round(
         else:
             selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
-        updates = executor.train(state.params, state.round, selection.client)
+        updates = train_clients(executor, state, selection.client, arrays_to_send(optimiser, state.optimiser))
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation, selection)
         aggregation = aggregate(state.params, updates, weight, federation)
+        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
         upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
         executor.expect(ask_clients(selector, upcoming, selector_state), selector.requires)
-        evaluation = evaluate_everyone(executor, aggregation.params, state.round + 1) if due else NOT_EVALUATED
+        evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
@@ -82,7 +87,16 @@ def run_round(
         bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad),
     )
     name_bad_replies(record)
-    return ServerState(state.round + 1, aggregation.params, selector_state, recent), record
+    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state), record
+
+
+def train_clients(
+    executor: Executor, state: ServerState, clients: ClientIds, extra: Mapping[str, Any]
+) -> ClientUpdates:
+    """Local training from the global policy. Only an executor that can pass `extra` on to the clients is given any."""
+    if not extra:
+        return executor.train(state.params, state.round, clients)
+    return executor.train(state.params, state.round, clients, extra)  # type: ignore[call-arg]
 
 
 def evaluate_start(

@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fedpohcs.core import registries
-from fedpohcs.core.errors import UserError, require_known
+from fedpohcs.core.errors import require_known
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
+from fedpohcs.server.factories import kind_of, make_registered, refuse
 from fedpohcs.server.selection.base import Question, Selector
 
 
@@ -18,16 +19,7 @@ def known_metrics() -> Collection[str]:
 
 def make_selector(name: str) -> Selector:
     """The selector that is registered under this name; it knows its name, and requires only metrics that exist."""
-    make = registries.SELECTORS.find(name)
-    try:
-        selector = make()
-    except UserError:
-        raise
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        _refuse(name, f"cannot be made: {' '.join(text.split())}", "Its function takes no arguments.")
-    if not isinstance(selector, Selector):
-        _refuse(name, f"is made by a function that returns {_kind(selector)}", "It must return a Selector.")
+    selector = make_registered(registries.SELECTORS, name, Selector)
     if isinstance(selector.requires, str) or not isinstance(selector.requires, Collection):
         _refuse(name, f"has requires (={selector.requires!r})", "It must be a set of names, such as {'mean_return'}.")
     for metric in sorted(selector.requires):
@@ -51,10 +43,10 @@ def choose_clients(
     """The selector's choice and its new state."""
     answer = selector.select(question, metrics, state)
     if isinstance(answer, Selection) or not (isinstance(answer, tuple) and len(answer) == 2):
-        _refuse(selector.name, f"returned {_kind(answer)}", "It must return a Selection and the new state.")
+        _refuse(selector.name, f"returned {kind_of(answer)}", "It must return a Selection and the new state.")
     selection, state = answer
     if not isinstance(selection, Selection):
-        _refuse(selector.name, f"returned {_kind(selection)} as its choice", "It must be a Selection.")
+        _refuse(selector.name, f"returned {kind_of(selection)} as its choice", "It must be a Selection.")
     client = _chosen(selector.name, selection.client, question)
     scores = _scores(selector.name, selection.scores, question.candidates)
     probability = _probability(selector.name, selection.probability, client)
@@ -87,7 +79,7 @@ def _ids(name: str, verb: str, values: Any) -> ClientIds:
 
 def _scores(name: str, scores: Any, candidates: ClientIds) -> dict[str, Vector]:
     if not isinstance(scores, Mapping):
-        _refuse(name, f"returned {_kind(scores)} as scores", "Scores are a dict of arrays by name.")
+        _refuse(name, f"returned {kind_of(scores)} as scores", "Scores are a dict of arrays by name.")
     checked = {}
     for score, values in scores.items():
         checked[score] = _vector(name, f"score {score!r}", values, candidates, "candidate")
@@ -128,16 +120,12 @@ def _vector(name: str, what: str, values: Any, clients: ClientIds, role: str) ->
     try:
         vector = np.asarray(values, float)
     except (TypeError, ValueError):
-        _refuse(name, f"returned {_kind(values)} as {what}", f"It must be an array with one number per {role}.")
+        _refuse(name, f"returned {kind_of(values)} as {what}", f"It must be an array with one number per {role}.")
     if vector.shape != clients.shape:
         text = f"returned {what} of shape {vector.shape} for {len(clients)} {role} clients"
         _refuse(name, text, f"It must hold one number per {role} client, in the same order.")
     return vector
 
 
-def _kind(value: Any) -> str:
-    return f"an object of type {type(value).__name__}"
-
-
 def _refuse(name: str, text: str, remedy: str) -> NoReturn:
-    raise UserError(f"selector {name!r} {text}. {remedy}")
+    refuse(f"selector {name!r}", text, remedy)
