@@ -1,4 +1,4 @@
-"""A selector of your own: Delta_n mixed with fairness, so that clients that trained less come sooner."""
+"""A selector of your own: Delta_n mixed with fairness, so that clients that trained less are preferred."""
 
 import sys
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import numpy as np
 
 from fedpohcs.cli import main as fedpohcs
 from fedpohcs.core.registries import SELECTORS
-from fedpohcs.core.types import CandidateMetrics, Selection
-from fedpohcs.server.selection import Question, Selector, heterogeneity_scores, top_k
+from fedpohcs.core.types import CandidateMetrics
+from fedpohcs.server.selection import Question, Selection, Selector, heterogeneity_scores, top_k
 
 FAIRNESS = 0.5  # 0: only Delta_n counts; 1: only how often a client has trained
 
@@ -37,7 +37,7 @@ SELECTORS["fair-fedpohcs"] = fair_fedpohcs
 
 
 def main(more: Sequence[str] = ("--rounds", "20", "--out", "runs/own-selector")) -> int:
-    """Compare it on the small world. Whatever the command line can do, it can do with this selector too."""
+    """Compare it on the small world. Every command accepts it, as it does the built-in ones."""
     return fedpohcs(["compare", "tabular", "--selectors", "fedavg,fedpohcs,fair-fedpohcs", "--seeds", "0", *more])
 
 

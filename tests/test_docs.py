@@ -20,13 +20,15 @@ from fedpohcs.core.config import (
     FederationConfig,
     ModellingConfig,
     ProtectionConfig,
+    ServerOptimiserConfig,
 )
 from fedpohcs.core.learning import DQNConfig, PPOConfig
-from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, PRESETS, REGISTRIES, SELECTORS, WORLDS
+from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, OPTIMISERS, PRESETS, REGISTRIES, SELECTORS, WORLDS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.metrics.base import Metric
 from fedpohcs.runs import experiment
 from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
+from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import world_levels
 from fedpohcs.worlds.gym import GymConfig
@@ -39,6 +41,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONFIGS = (
     ExperimentConfig,
     FederationConfig,
+    ServerOptimiserConfig,
     PPOConfig,
     DQNConfig,
     ModellingConfig,
@@ -157,7 +160,8 @@ def test_the_short_selector_of_the_how_to_selects(registries: None) -> None:
 def test_the_aggregator_and_the_attack_of_the_how_to_work_together(registries: None) -> None:
     for code in blocks(DOCS / "how-to" / "add-an-aggregator.md", "python"):
         exec(compile(code, "add-an-aggregator.md", "exec"), {})
-    names = ["--federation.aggregator", "halfway", "--attack.kind", "stubborn-update", "--attack.clients", "0", "1"]
+    names = ["--federation.aggregator", "geometric-median", "--attack.kind", "stubborn-update"]
+    names += ["--attack.clients", "0", "1"]
     assert main(["train", "tabular", "--selector", "full", "--rounds", "2", "--out", "run", *names]) == 0
     table = load_run(Path("run")).clients
     assert table["value"][table["metric"] == "lied"].tolist() == [1, 1, *[0] * 10] * 2
@@ -224,6 +228,56 @@ def test_the_example_of_a_selector_prefers_who_trained_less_when_only_fairness_c
     assert state == {0: 5, 1: 1, 2: 2, 3: 4}
 
 
+def test_the_sampling_selector_of_the_how_to_draws_in_proportion_to_the_potential(registries: None) -> None:
+    _, sampling, _ = blocks(DOCS / "how-to" / "add-a-selector.md", "python")
+    names: dict = {}
+    exec(compile(sampling, "add-a-selector.md", "exec"), names)
+    probability = names["inclusion_probabilities"](np.array([8.0, 1.0, 1.0, 2.0]), 2)
+    np.testing.assert_allclose(probability, [1, 0.25, 0.25, 0.5])
+    config = dataclasses.replace(PRESETS["tabular"](), selector="potential-sampling", rounds=2)
+    for record in experiment.run_experiment(config).records[1:]:
+        assert len(record.selection.client) == 3
+        potential = record.selection.scores["learning_potential"]
+        chosen = np.isin(record.candidates, record.selection.client)
+        expected = names["inclusion_probabilities"](potential, 3)[chosen]
+        np.testing.assert_allclose(record.updates_info["probability"], expected)
+
+
+def test_the_example_of_an_aggregator_runs_and_finds_the_geometric_median(example) -> None:
+    module = example("own_aggregator")
+    assert module.main(["--rounds", "2", "--out", "out"]) == 0
+    table = load_run(Path("out")).clients
+    assert (table["metric"] == "counted").sum() == 2 * 3
+    corners = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0], [1e6, 1e6]])
+    centre, share = module.nearest_to_all(corners)
+    assert np.linalg.norm(centre - 4) < 2
+    assert share.argmin() == 4
+
+
+def test_the_example_of_a_server_optimiser_runs_and_its_steps_shrink(example) -> None:
+    module = example("own_optimiser")
+    assert module.main(["--rounds", "2", "--out", "out"]) == 0
+    assert load_run(Path("out")).config.federation.server_optimiser == "adagrad"
+    optimiser = module.adagrad(ServerOptimiserConfig(learning_rate=1.0, epsilon=1e-9))
+    params, state = {"q": np.zeros(1)}, optimiser.init({"q": np.zeros(1)})
+    for expected in (1.0, 1 / np.sqrt(2), 1 / np.sqrt(3)):
+        proposal = Proposal({"q": params["q"] + 7}, {"q": params["q"][None] + 7}, np.ones(1))
+        new, state = optimiser.apply(state, params, proposal)
+        assert (new["q"] - params["q"]).item() == pytest.approx(expected)
+        params = new
+
+
+def test_the_optimiser_without_parts_of_the_how_to_goes_half_of_the_way(registries: None) -> None:
+    _, halfway = blocks(DOCS / "how-to" / "add-a-server-optimiser.md", "python")
+    exec(compile(halfway, "add-a-server-optimiser.md", "exec"), {})
+    base = dataclasses.replace(PRESETS["tabular"](), rounds=1)
+    slow = dataclasses.replace(base, federation=dataclasses.replace(base.federation, server_optimiser="halfway"))
+    start = experiment.start_training(base).executor.initial_params()
+    whole, half = experiment.run_experiment(base).params, experiment.run_experiment(slow).params
+    np.testing.assert_allclose(half.critic[0].bias, (start.critic[0].bias + whole.critic[0].bias) / 2, rtol=1e-6)
+    assert half.kl_coefficient == whole.kl_coefficient
+
+
 def test_ranks_of_the_example_share_ties(example) -> None:
     assert example("own_selector").ranks([3, 1, 3]).tolist() == [0.5, 0, 0.5]
 
@@ -251,10 +305,11 @@ def test_every_setting_is_documented_with_its_default(config: type) -> None:
     assert documented == expected
 
 
-@pytest.mark.parametrize("kind", ["selectors", "worlds", "presets", "aggregators", "levels"])
+@pytest.mark.parametrize("kind", ["selectors", "worlds", "presets", "aggregators", "optimisers", "levels"])
 def test_every_registered_name_is_on_the_first_page(kind: str) -> None:
     levels = {level for world in WORLDS for level in world_levels(world)}
-    names = {"selectors": SELECTORS, "worlds": WORLDS, "presets": PRESETS, "aggregators": AGGREGATORS, "levels": levels}
+    names = {"selectors": SELECTORS, "worlds": WORLDS, "presets": PRESETS, "aggregators": AGGREGATORS}
+    names |= {"optimisers": OPTIMISERS, "levels": levels}
     missing = [name for name in names[kind] if f"`{name}`" not in read(DOCS / "index.md")]
     assert not missing
 

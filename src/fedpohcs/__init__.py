@@ -18,10 +18,11 @@ if TYPE_CHECKING:
         FederationConfig,
         ModellingConfig,
         ProtectionConfig,
+        ServerOptimiserConfig,
     )
     from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
     from fedpohcs.core.presets import preset
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, OPTIMISERS, PRESETS, SELECTORS, WORLDS
     from fedpohcs.core.scenario import WorldConfig
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
     from fedpohcs.worlds.gym import GymConfig
@@ -32,6 +33,7 @@ __all__ = [
     "ATTACKS",
     "LEARNERS",
     "METRICS",
+    "OPTIMISERS",
     "PRESETS",
     "SELECTORS",
     "WORLDS",
@@ -45,6 +47,7 @@ __all__ = [
     "ModellingConfig",
     "PPOConfig",
     "ProtectionConfig",
+    "ServerOptimiserConfig",
     "TrafficConfig",
     "WorldConfig",
     "__version__",
@@ -56,10 +59,11 @@ __all__ = [
 __getattr__ = importer(
     __name__,
     {
-        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig ProtectionConfig",
+        "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig ProtectionConfig "
+        "ServerOptimiserConfig",
         "core.learning": "DQNConfig LearningConfig PPOConfig",
         "core.presets": "preset",
-        "core.registries": "AGGREGATORS ATTACKS LEARNERS METRICS PRESETS SELECTORS WORLDS",
+        "core.registries": "AGGREGATORS ATTACKS LEARNERS METRICS OPTIMISERS PRESETS SELECTORS WORLDS",
         "core.scenario": "WorldConfig",
         "runs.experiment": "resume_experiment run_experiment",
         "worlds.gym": "GymConfig",

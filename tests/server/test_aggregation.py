@@ -1,7 +1,9 @@
-"""Averages by hand, updates that must not count, and what liars can and cannot do to a robust aggregator."""
+"""Averages by hand, updates that must not count, and what Byzantine clients can do to a robust aggregator."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,7 +17,7 @@ from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.types import ClientUpdates
 from fedpohcs.learners.networks import AgentParams, init_agent
-from fedpohcs.server.aggregation import Arrived, aggregate, parameter_mean, policy_mean, tabular_policy
+from fedpohcs.server.aggregation import SoundUpdates, aggregate, parameter_mean, policy_mean, tabular_policy
 from fedpohcs.worlds.base import DiscreteActions
 
 
@@ -30,7 +32,7 @@ def updates(params: AgentParams, steps: list[int]) -> ClientUpdates:
 
 def test_parameter_mean_equals_the_loop() -> None:
     agents, weight = stacked_agents(3), np.array([0.2, 0.3, 0.5])
-    mean = parameter_mean(Arrived(agents, weight, None)).params
+    mean = parameter_mean(SoundUpdates(agents, weight, None)).params
     expected = sum(w * agents.policy.layers[0].kernel[k] for k, w in enumerate(weight))
     np.testing.assert_allclose(mean.policy.layers[0].kernel, expected, rtol=1e-6)
     assert mean.policy.layers[0].kernel.dtype == np.float32
@@ -40,9 +42,9 @@ def test_policy_mean_mixes_probabilities() -> None:
     agents, weight = stacked_agents(3), np.array([0.2, 0.3, 0.5])
     (layer,) = agents.policy.layers
     expected = np.tensordot(weight, tabular_policy(layer.kernel, layer.bias), axes=1)
-    (mixed,) = policy_mean(Arrived(agents, weight, None)).params.policy.layers
+    (mixed,) = policy_mean(SoundUpdates(agents, weight, None)).params.policy.layers
     np.testing.assert_allclose(tabular_policy(mixed.kernel[None], mixed.bias[None])[0], expected, rtol=1e-5)
-    (averaged,) = parameter_mean(Arrived(agents, weight, None)).params.policy.layers
+    (averaged,) = parameter_mean(SoundUpdates(agents, weight, None)).params.policy.layers
     assert not np.allclose(tabular_policy(averaged.kernel[None], averaged.bias[None])[0], expected, rtol=1e-3)
 
 
@@ -103,9 +105,9 @@ def some_rows(draw: st.DrawFn, least: int = 5, most: int = 9) -> np.ndarray:
     return pool[generator.integers(0, 6, (k, NUM_NUMBERS))].astype(float)
 
 
-def combined(name: str, rows: np.ndarray, liars: int = 1, clients: np.ndarray | None = None) -> np.ndarray:
+def combined(name: str, rows: np.ndarray, byzantine: int = 1, clients: np.ndarray | None = None) -> np.ndarray:
     clients = np.arange(len(rows)) if clients is None else clients
-    federation = FederationConfig(aggregator=name, tolerated_liars=liars)
+    federation = FederationConfig(aggregator=name, tolerated_liars=byzantine)
     sent = ClientUpdates(clients, from_rows(rows), np.arange(1, len(rows) + 1))
     result = aggregate(START, sent, sent.steps.astype(float), federation)
     assert len(result.rejected) == 0
@@ -130,7 +132,9 @@ def test_equal_updates_are_the_result(name: str, row: np.ndarray, k: int) -> Non
 @pytest.mark.parametrize("name", HULL)
 @settings(max_examples=25, deadline=None)
 @given(rows=some_rows(), lie=arrays(np.float32, NUM_NUMBERS, elements=st.floats(-(2.0**100), 2.0**100, width=32)))
-def test_one_liar_cannot_leave_the_range_of_the_honest(name: str, rows: np.ndarray, lie: np.ndarray) -> None:
+def test_one_byzantine_client_cannot_leave_the_range_of_the_honest(
+    name: str, rows: np.ndarray, lie: np.ndarray
+) -> None:
     result = combined(name, np.concatenate([rows, lie[None]]))
     slack = HULL[name] * np.ptp(rows, axis=0) * (1 + 1e-6)
     assert (result >= rows.min(axis=0) - slack).all()
@@ -141,20 +145,20 @@ def test_one_liar_cannot_leave_the_range_of_the_honest(name: str, rows: np.ndarr
 @given(
     rows=some_rows(7, 9), lies=arrays(np.float32, (2, NUM_NUMBERS), elements=st.floats(-(2.0**100), 2.0**100, width=32))
 )
-def test_two_liars_need_two_to_be_tolerated(rows: np.ndarray, lies: np.ndarray) -> None:
-    result = combined("trimmed-mean", np.concatenate([rows, lies]), liars=2)
+def test_two_byzantine_clients_need_two_to_be_tolerated(rows: np.ndarray, lies: np.ndarray) -> None:
+    result = combined("trimmed-mean", np.concatenate([rows, lies]), byzantine=2)
     assert (result >= rows.min(axis=0)).all()
     assert (result <= rows.max(axis=0)).all()
     far = np.full_like(lies, 1e30)
-    assert (combined("trimmed-mean", np.concatenate([rows, far]), liars=1) > rows.max(axis=0)).all()
+    assert (combined("trimmed-mean", np.concatenate([rows, far]), byzantine=1) > rows.max(axis=0)).all()
 
 
 @pytest.mark.parametrize("name", ["krum", "multi-krum"])
 def test_krum_leaves_out_whoever_is_far_from_the_others(name: str) -> None:
     rows = np.random.default_rng(0).normal(size=(6, NUM_NUMBERS))
-    for liar in range(6):
+    for byzantine in range(6):
         lying = rows.copy()
-        lying[liar] += 100
+        lying[byzantine] += 100
         assert (combined(name, lying) < 50).all()
     mean = np.delete(rows, 5, axis=0).mean(axis=0)
     rows[5] = 1e6
@@ -183,7 +187,7 @@ def test_the_rules_agree_with_plain_implementations(k: int) -> None:
     np.testing.assert_allclose(combined("phocas", rows), [plain_phocas(column) for column in rows.T], rtol=1e-5)
     sizes = [sum(x.size for x in jax.tree.leaves(part)) for part in START]
     parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-    order = [krum_order(part, liars=1) for part in parts]
+    order = [krum_order(part, byzantine=1) for part in parts]
     krum = np.concatenate([part[best[0]] for part, best in zip(parts, order, strict=True)])
     np.testing.assert_allclose(combined("krum", rows), krum, rtol=1e-6)
     several = np.concatenate([part[best[: k - 1]].mean(axis=0) for part, best in zip(parts, order, strict=True)])
@@ -195,12 +199,12 @@ def plain_phocas(column: np.ndarray) -> float:
     return float(np.mean(sorted(column, key=lambda value: abs(value - centre))[:-1]))
 
 
-def krum_order(rows: np.ndarray, liars: int) -> list[int]:
+def krum_order(rows: np.ndarray, byzantine: int) -> list[int]:
     """By brute force: the least sum of squared distances over all sets of K - f - 2 others."""
 
     def score(one: int) -> float:
         others = [float(np.sum((rows[one] - rows[other]) ** 2)) for other in range(len(rows)) if other != one]
-        return min(sum(some) for some in itertools.combinations(others, len(rows) - liars - 2))
+        return min(sum(some) for some in itertools.combinations(others, len(rows) - byzantine - 2))
 
     return sorted(range(len(rows)), key=score)
 
@@ -236,6 +240,44 @@ def test_steps_that_a_client_claims_do_not_weigh_in_a_robust_aggregator() -> Non
             for claim in (1.0, 1e9)
         ]
         np.testing.assert_array_equal(to_rows_of(results[0].params), to_rows_of(results[1].params))
+
+
+class Critics(NamedTuple):
+    """The parameters of a learner without a policy; one of its parts has no numbers."""
+
+    first: dict
+    second: tuple
+    nothing: tuple = ()
+
+
+def critics(numbers: np.ndarray) -> Critics:
+    numbers = numbers.astype(np.float32)
+    return Critics({"w": numbers[..., :4].reshape(*numbers.shape[:-1], 2, 2)}, (numbers[..., 4], numbers[..., 5:]))
+
+
+@pytest.mark.parametrize("kind", ["named tuple", "dict"])
+@pytest.mark.parametrize("name", ROBUST)
+def test_parts_of_any_name_are_treated_apart(name: str, kind: str) -> None:
+    """Each part of the result is what the rule makes of that part alone."""
+    numbers = np.random.default_rng(4).normal(size=(7, 9))
+    numbers[0, :4] += 1000  # farthest off in one part,
+    numbers[1, 4:] += 100  # and another client in the other part
+
+    def merge(make: Callable[[np.ndarray], Any]) -> Any:
+        params = make(numbers)
+        sent = ClientUpdates(np.arange(7), params, np.ones(7, int))
+        return aggregate(make(np.zeros(9)), sent, np.ones(7), FederationConfig(aggregator=name)).params
+
+    whole = merge(critics if kind == "named tuple" else lambda x: critics(x)._asdict())
+    assert isinstance(whole, Critics if kind == "named tuple" else dict)
+    parts = whole._asdict() if isinstance(whole, Critics) else whole
+    alone = {part: merge(lambda x, part=part: {part: getattr(critics(x), part)})[part] for part in ("first", "second")}
+    for part, expected in alone.items():
+        jax.tree.map(np.testing.assert_array_equal, parts[part], expected)
+    assert parts["nothing"] == ()
+    together = merge(lambda x: {"all": x.astype(np.float32)})["all"]
+    if name in ("krum", "multi-krum", "norm-clip"):  # the others treat every single number apart
+        assert not np.allclose(together[4:], np.concatenate([[parts["second"][0]], parts["second"][1]]))
 
 
 def to_rows_of(params: AgentParams) -> np.ndarray:

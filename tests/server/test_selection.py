@@ -1,5 +1,8 @@
 """What every registered selector must do, and what each does."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -117,3 +120,15 @@ def test_one_phase_asks_everyone_once_and_then_only_those_that_trained() -> None
     assert isinstance(refreshed, OnePhaseState)
     np.testing.assert_array_equal(refreshed.tables[int(selection.client[0])].value, table(99).value)
     np.testing.assert_array_equal(refreshed.tables[11].value, table(11).value)
+
+
+def test_importing_selection_and_making_every_selector_loads_nothing_heavy() -> None:
+    program = """
+import sys
+from fedpohcs.server.selection import SELECTORS, fedpohcs
+made = [SELECTORS[name]() for name in SELECTORS]
+assert callable(fedpohcs), "the function, not the module of the same name"
+print(sorted({"jax", "scipy", "numba"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stderr, done.stdout) == ("", "[]\n")

@@ -199,9 +199,9 @@ def report(arguments: list[str]) -> None:
 
 
 def list_names(arguments: list[str]) -> None:
-    """Print the worlds, levels, selectors, metrics, presets, aggregators and attacks there are."""
+    """Print the worlds, levels, learners, selectors, metrics, presets, aggregators, server optimisers and attacks."""
     _parse(options.ListOptions, "list", arguments)
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, OPTIMISERS, SELECTORS, WORLDS
     from fedpohcs.metrics.base import find_metric
     from fedpohcs.worlds import world_class, world_levels
 
@@ -216,6 +216,7 @@ def list_names(arguments: list[str]) -> None:
         "metrics": metrics,
         "presets": PRESETS,
         "aggregators": aggregators,
+        "server optimisers": OPTIMISERS,
         "attacks": attacks,
     }
     sections = {"worlds": worlds} | {

@@ -32,9 +32,11 @@ class FederationConfig:
     aggregator: str = "parameter-mean"
     """How updates become one policy; see `fedpohcs list`. Robust ones count every update alike, whatever its steps."""
     tolerated_liars: int = 1
-    """f, the lying clients among those selected that a robust aggregator must bear. More need a larger K."""
+    """f, the Byzantine clients among those selected that a robust aggregator must tolerate. More need a larger K."""
     change_limit: float = 2.0
     """Of norm-clip: no update changes the policy by more than so many times the median change."""
+    server_optimiser: str = "identity"
+    """How the server gets from the aggregated policy to the new one; see `fedpohcs list`."""
     evaluation_episodes: int = 10
     """Episodes of every client in an evaluation."""
     evaluation_every: int = 1
@@ -63,6 +65,35 @@ class FederationConfig:
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
             positive = all(math.isfinite(w) and w > 0 for w in weights)
             require(positive, "federation.client_weights", weights, "must be finite and above 0")
+
+
+@dataclass(frozen=True)
+class ServerOptimiserConfig:
+    """Settings of the server optimiser that `federation.server_optimiser` names. Each reads only its own."""
+
+    learning_rate: float | None = None
+    """Factor of the server's step. None: 1 for momentum, 0.01 for adam and yogi. FedExP computes its own."""
+    momentum: float = 0.9
+    """Of momentum: the share of earlier changes that the next round keeps."""
+    beta1: float = 0.9
+    """Of adam and yogi: decay of the running mean of changes."""
+    beta2: float = 0.99
+    """Of adam and yogi: decay of the running mean of squared changes."""
+    epsilon: float = 1e-3
+    """Of adam and yogi: tau, added to the root of the mean square. Of fedexp: added to the squared mean change."""
+    parts: tuple[str, ...] | None = None
+    """Parts of the parameters that it changes, such as policy; the others are averaged. None: all but controls, such
+    as the KL coefficient."""
+
+    def __post_init__(self) -> None:
+        at = "server_optimiser."
+        check_kinds(at, self)
+        if self.learning_rate is not None:
+            require_positive(at, self, "learning_rate")
+        require_not_negative(at, self, "epsilon")
+        for name in ("momentum", "beta1", "beta2"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"{at}{name}", value, "must be at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -210,6 +241,7 @@ class ExperimentConfig:
     """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
     scenario: WorldConfig = field(default_factory=WorldConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
+    server_optimiser: ServerOptimiserConfig = field(default_factory=ServerOptimiserConfig)
     learner: LearningConfig = field(default_factory=default_learner)
     modelling: ModellingConfig = field(default_factory=ModellingConfig)
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)

@@ -42,7 +42,7 @@ MOVED = {
     "presets": "core.presets",
     "randomness": "core.randomness",
     "reproduction": "cli.reproduce",
-    "robust": "server.robust",
+    "robust": "server.aggregation.robust",
     "rounds": "server.round",
     "rules": "core.checks",
     "selection": "server.selection",

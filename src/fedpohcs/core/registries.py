@@ -113,14 +113,14 @@ METRICS = Registry(
 SELECTORS = Registry(
     "selector",
     {
-        "fedavg": "fedpohcs.server.selection:fedavg",
-        "power-of-choice": "fedpohcs.server.selection:power_of_choice",
-        "gradient-norm": "fedpohcs.server.selection:gradient_norm",
-        "fedpohcs": "fedpohcs.server.selection:fedpohcs",
-        "fedpohcs-one-phase": "fedpohcs.server.selection:fedpohcs_one_phase",
-        "full": "fedpohcs.server.selection:full",
-        "heterogeneity-only": "fedpohcs.server.selection:heterogeneity_only",
-        "potential-only": "fedpohcs.server.selection:potential_only",
+        "fedavg": "fedpohcs.server.selection.fedavg:fedavg",
+        "power-of-choice": "fedpohcs.server.selection.power_of_choice:power_of_choice",
+        "gradient-norm": "fedpohcs.server.selection.gradient_norm:gradient_norm",
+        "fedpohcs": "fedpohcs.server.selection.fedpohcs:fedpohcs",
+        "fedpohcs-one-phase": "fedpohcs.server.selection.one_phase:fedpohcs_one_phase",
+        "full": "fedpohcs.server.selection.fedavg:full",
+        "heterogeneity-only": "fedpohcs.server.selection.ablations:heterogeneity_only",
+        "potential-only": "fedpohcs.server.selection.ablations:potential_only",
     },
 )
 """Functions that make a `Selector`."""
@@ -128,17 +128,29 @@ SELECTORS = Registry(
 AGGREGATORS = Registry(
     "aggregator",
     {
-        "parameter-mean": "fedpohcs.server.aggregation:PARAMETER_MEAN",
-        "policy-mean": "fedpohcs.server.aggregation:POLICY_MEAN",
-        "coordinate-median": "fedpohcs.server.aggregation:COORDINATE_MEDIAN",
-        "trimmed-mean": "fedpohcs.server.aggregation:TRIMMED_MEAN",
-        "phocas": "fedpohcs.server.aggregation:PHOCAS",
-        "krum": "fedpohcs.server.aggregation:KRUM",
-        "multi-krum": "fedpohcs.server.aggregation:MULTI_KRUM",
-        "norm-clip": "fedpohcs.server.aggregation:NORM_CLIP",
+        "parameter-mean": "fedpohcs.server.aggregation.mean:PARAMETER_MEAN",
+        "policy-mean": "fedpohcs.server.aggregation.policy_mean:POLICY_MEAN",
+        "coordinate-median": "fedpohcs.server.aggregation.coordinate_median:COORDINATE_MEDIAN",
+        "trimmed-mean": "fedpohcs.server.aggregation.trimmed_mean:TRIMMED_MEAN",
+        "phocas": "fedpohcs.server.aggregation.phocas:PHOCAS",
+        "krum": "fedpohcs.server.aggregation.krum:KRUM",
+        "multi-krum": "fedpohcs.server.aggregation.krum:MULTI_KRUM",
+        "norm-clip": "fedpohcs.server.aggregation.norm_clip:NORM_CLIP",
     },
 )
 """Instances of `Aggregator`."""
+
+OPTIMISERS = Registry(
+    "server optimiser",
+    {
+        "identity": "fedpohcs.server.optimisers.identity:identity",
+        "momentum": "fedpohcs.server.optimisers.momentum:momentum",
+        "adam": "fedpohcs.server.optimisers.adam:adam",
+        "yogi": "fedpohcs.server.optimisers.yogi:yogi",
+        "fedexp": "fedpohcs.server.optimisers.fedexp:fedexp",
+    },
+)
+"""Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
 
 ATTACKS = Registry(
     "attack",
@@ -177,7 +189,7 @@ STORED_TYPES = Registry(
         "server-state": "fedpohcs.core.types:ServerState",
         "weighted-advantage": "fedpohcs.core.types:WeightedAdvantage",
         "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
-        "one-phase-state": "fedpohcs.server.selection:OnePhaseState",
+        "one-phase-state": "fedpohcs.server.selection.one_phase:OnePhaseState",
         "client-snapshot": "fedpohcs.execution.clients:Snapshot",
         "client-state": "fedpohcs.execution.clients:ClientState",
         "play-order": "fedpohcs.execution.clients:PlayOrder",
@@ -194,6 +206,8 @@ STORED_TYPES = Registry(
         "transitions": "fedpohcs.learners.dqn:Transitions",
         "membership": "fedpohcs.privacy.client:Membership",
         "kept-membership": "fedpohcs.deploy.member:Kept",
+        # Release 0.1 stored where a type was defined; its module has become a package since.
+        "fedpohcs.selection:OnePhaseState": "fedpohcs.server.selection.one_phase:OnePhaseState",
     },
 )
 """Named tuples that checkpoints hold, by the name under which they are stored: modules may move, names may not."""
@@ -204,6 +218,7 @@ REGISTRIES: dict[str, Registry] = {
     "metrics": METRICS,
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
+    "optimisers": OPTIMISERS,
     "attacks": ATTACKS,
     "presets": PRESETS,
     "stored_types": STORED_TYPES,

@@ -82,10 +82,16 @@ class CandidateMetrics(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Who trains, and the score of every candidate by name (logged, and drawn by the report)."""
+    """The clients that train, and the score of every candidate by name (logged, and drawn by the report).
+
+    A selector that draws clients at random may say with which probability it drew each: then an update counts in
+    inverse proportion to it. Or it may say itself how much each update counts.
+    """
 
     client: ClientIds  # [K]
     scores: Mapping[str, Vector] = {}  # each [C], in the order of the candidates
+    probability: Vector | None = None  # [K] inclusion probability of each, given the candidates
+    weight: Vector | None = None  # [K] of each update, not normalised; None: by probability, or as the config says
 
 
 class ClientUpdates(NamedTuple):
@@ -118,7 +124,8 @@ class ServerState(NamedTuple):
     round: int
     params: Params
     selector_state: Any
-    recent: tuple[ClientIds, ...] = ()  # who was selected in the latest rounds, newest last, where that is capped
+    recent: tuple[ClientIds, ...] = ()  # selections of the latest rounds, newest last, where selections are capped
+    optimiser: Any = ()  # state of the server optimiser
 
 
 class RoundRecord(NamedTuple):

@@ -48,8 +48,8 @@ def answer(message: Message, context: Context) -> Message:
 
 def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
     """Play, measure or train."""
-    from fedpohcs.core.registries import SELECTORS
     from fedpohcs.runs.experiment import check_names, configure_jax
+    from fedpohcs.server.selection import make_selector
 
     check_names(config)
     configure_jax(1)
@@ -59,7 +59,7 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
     from fedpohcs.metrics.base import read_from
     from fedpohcs.worlds import make_world
 
-    record = read_from(SELECTORS[config.selector]().requires, "episodes")
+    record = read_from(make_selector(config.selector).requires, "episodes")
     template = initial_params(make_learner(config.learner, make_world(config)), config.seed)
     params = params_from_record(message.content.array_records["params"], template)
     member = member_of(context, config, request.run)

@@ -7,10 +7,10 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedpohcs.core.norms import shrinkage
 from fedpohcs.core.types import Vector, WeightedAdvantage
 from fedpohcs.metrics.cells import Keys
 from fedpohcs.metrics.prediction import AdvantagePredictor, predict
-from fedpohcs.server.robust import shrinkage
 
 Tables = Sequence[WeightedAdvantage]
 Rows = Sequence[NDArray]  # one array a candidate

@@ -15,7 +15,9 @@ from fedpohcs.execution import make_protected_executor, with_liars
 from fedpohcs.metrics.base import find_metric, hidden_as, read_from
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
+from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import Executor
+from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import check_world, make_world
 from fedpohcs.worlds.host import HostWorld
 
@@ -71,7 +73,7 @@ class Training:
     ) -> None:
         """Build clients and server anew, or from what was saved."""
         self.config = config
-        self.selector = SELECTORS[config.selector]()
+        self.selector = make_selector(config.selector)
         for metric in map(find_metric, self.selector.requires):
             if metric.compile_ahead is not None:
                 threading.Thread(target=metric.compile_ahead, daemon=True).start()
@@ -79,7 +81,12 @@ class Training:
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.executor = with_liars(clients, config)
         self.is_new = saved is None
-        self.state = saved.server if saved else ServerState(0, self.executor.initial_params(), self.selector.init())
+        self.optimiser = make_optimiser(config.federation.server_optimiser, config.server_optimiser)
+        self.state = saved.server if saved else self._first_state()
+
+    def _first_state(self) -> ServerState:
+        params = self.executor.initial_params()
+        return ServerState(0, params, self.selector.init(), optimiser=self.optimiser.init(params))
 
     def remaining_rounds(self) -> Iterator[RoundRecord]:
         """The rounds still to come, one by one; a new run begins with round 0, which evaluates the untrained policy."""
@@ -91,7 +98,13 @@ class Training:
             yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
         while self.state.round < config.rounds:
             self.state, record = run_round(
-                self.state, self.executor, self.selector, config.federation, config.seed, config.defence
+                self.state,
+                self.executor,
+                self.selector,
+                config.federation,
+                config.seed,
+                config.defence,
+                self.optimiser,
             )
             yield record
 
@@ -221,18 +234,19 @@ def check_names(config: ExperimentConfig) -> None:
 
     Not when a config is made: a run can be read where a selector or world of somebody's own is not known.
     """
-    from fedpohcs.core.registries import AGGREGATORS
+    from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
 
     register_plugins()
     require_known("selector", config.selector, SELECTORS)
-    for name in sorted(SELECTORS[config.selector]().requires):
-        find_metric(name)
+    make_selector(config.selector)
     world = check_world(config)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     config.learner.check_actions(world.actions)
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
+    require_known("federation.server_optimiser", federation.server_optimiser, OPTIMISERS)
+    make_optimiser(federation.server_optimiser, config.server_optimiser)
     _check_trust(config)
     if config.privacy != "none":
         _check_privacy(config)
@@ -248,7 +262,7 @@ def _check_trust(config: ExperimentConfig) -> None:
     """Refuse more liars than the aggregator can bear, a cap on those who always train, and lies nobody asks for."""
     from fedpohcs.core.registries import AGGREGATORS
 
-    selector, federation, attack = SELECTORS[config.selector](), config.federation, config.attack
+    selector, federation, attack = make_selector(config.selector), config.federation, config.attack
     name, liars = federation.aggregator, federation.tolerated_liars
     k = federation.num_clients if selector.everyone else federation.num_selected
     least = AGGREGATORS[name].least(liars)
@@ -284,7 +298,7 @@ def _check_privacy(config: ExperimentConfig) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     remedy = f"pip install 'fedpohcs[{extra}]'"
     require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
-    selector, federation = SELECTORS[config.selector](), config.federation
+    selector, federation = make_selector(config.selector), config.federation
     protection, tables = config.protection, hidden_as(selector.requires, "table")
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
@@ -297,9 +311,10 @@ def _check_privacy(config: ExperimentConfig) -> None:
         return
     rule = f"reads {len(tables)} tables, {' and '.join(tables)}, of which privacy {config.privacy!r} can hide one"
     require(len(tables) == 1, "selector", config.selector, rule)
-    able = sorted(name for name, make in SELECTORS.items() if make().private)
-    rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
-    require(selector.private, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
+    if not selector.private:
+        able = sorted(name for name in SELECTORS if make_selector(name).private)
+        rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
+        require(False, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
     one_phase = config.selector == "fedpohcs-one-phase"
     asked = federation.num_selected if one_phase else federation.num_candidates
     least, name = protection.min_cohort, "num_selected" if one_phase else "num_candidates"

@@ -23,9 +23,12 @@ from fedpohcs.core.types import (
 from fedpohcs.metrics.packing import num_bytes
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.defences import defended, remember
+from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
+from fedpohcs.server.optimisers.checks import arrays_to_send
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updates
 from fedpohcs.server.selection import Question, Selection, Selector
+from fedpohcs.server.selection.checks import ask_clients, choose_clients
 
 log = logging.getLogger("fedpohcs")
 UNDEFENDED = DefenceConfig()
@@ -38,12 +41,13 @@ def run_round(
     federation: FederationConfig,
     seed: int,
     defence: DefenceConfig = UNDEFENDED,
+    optimiser: ServerOptimiser = IDENTITY,
 ) -> tuple[ServerState, RoundRecord]:
-    """Sample candidates, ask them, choose, train, aggregate, evaluate on everyone."""
+    """Sample candidates, ask them, choose, train, aggregate, optimise, evaluate on everyone."""
     clock = PhaseClock()
     question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
     with clock.phase("measure"):
-        asked = selector.asks(question, state.selector_state)
+        asked = ask_clients(selector, question, state.selector_state)
         metrics = CandidateMetrics(asked)
         if len(asked):
             metrics = executor.measure(state.params, state.round, asked, selector.requires)
@@ -51,29 +55,31 @@ def run_round(
         question = without_silent(question, asked, metrics)
     with clock.phase("select"):
         if len(question.candidates):
-            selection, selector_state = selector.select(question, metrics, state.selector_state)
+            selection, selector_state = choose_clients(selector, question, metrics, state.selector_state)
         else:
             selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
-        updates = executor.train(state.params, state.round, selection.client)
+        extra = arrays_to_send(optimiser, state.optimiser)
+        updates = executor.train(state.params, state.round, selection.client, extra)
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
     with clock.phase("aggregate"):
-        weight = update_weight(updates, question.weight, federation)
-        params, rejected, info = aggregate(state.params, updates, weight, federation)
+        weight = update_weight(updates, question.weight, federation, selection)
+        aggregation = aggregate(state.params, updates, weight, federation)
+        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
         upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
-        executor.expect(selector.asks(upcoming, selector_state), selector.requires)
+        executor.expect(ask_clients(selector, upcoming, selector_state), selector.requires)
         evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
         held_out = evaluate_held_out(executor, federation, params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
         candidates=question.candidates,
         selection=selection,
-        updates_info={**updates.info, **info},
+        updates_info={**updates.info, **aggregation.info, **draw_info(selection)},
         train_steps=updates.steps,
-        rejected=rejected,
+        rejected=aggregation.rejected,
         evaluation=evaluation,
         seconds=clock.seconds,
         upload_bytes=upload_bytes(metrics),
@@ -83,7 +89,7 @@ def run_round(
         held_out=held_out,
     )
     name_bad_replies(record)
-    return ServerState(state.round + 1, params, selector_state, recent), record
+    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state), record
 
 
 def evaluate_start(
@@ -93,7 +99,7 @@ def evaluate_start(
     clock = PhaseClock()
     with clock.phase("evaluate"):
         upcoming = ask_question(state.round, selector, federation, seed)
-        executor.expect(selector.asks(upcoming, state.selector_state), selector.requires)
+        executor.expect(ask_clients(selector, upcoming, state.selector_state), selector.requires)
         evaluation = evaluate_everyone(executor, state.params, 0)
         held_out = evaluate_held_out(executor, federation, state.params, 0)
     nobody: ClientIds = np.arange(0)
@@ -146,11 +152,30 @@ def client_weight(federation: FederationConfig) -> Vector:
     return weight / weight.sum()
 
 
-def update_weight(updates: ClientUpdates, weight: Vector, federation: FederationConfig) -> Vector:
-    """How much each update counts: by the steps behind it, or by q_n; nothing if there are no steps behind it."""
-    if federation.update_weights == "steps":
-        return updates.steps.astype(float)
-    return np.where(updates.steps > 0, weight[updates.client], 0.0)
+def update_weight(
+    updates: ClientUpdates, weight: Vector, federation: FederationConfig, selection: Selection | None = None
+) -> Vector:
+    """How much each update counts, not normalised; nothing if there are no steps behind it.
+
+    A weight of the selection comes first. With a probability p_n of the selection it is q_n / p_n, so that the mean
+    over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum. Otherwise
+    the config decides: by steps, or by q_n.
+    """
+    if selection is not None and selection.weight is not None:
+        counted = selection.weight
+    elif selection is not None and selection.probability is not None:
+        counted = weight[updates.client] / selection.probability
+    elif federation.update_weights == "steps":
+        counted = updates.steps.astype(float)
+    else:
+        counted = weight[updates.client]
+    return np.where(updates.steps > 0, counted, 0.0)
+
+
+def draw_info(selection: Selection) -> dict[str, Vector]:
+    """What the selector says about its draw, to be logged with the updates."""
+    given = {"probability": selection.probability, "weight": selection.weight}
+    return {name: values for name, values in given.items() if values is not None}
 
 
 def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:

@@ -1,0 +1,90 @@
+"""What an aggregator gets and gives, and how a round uses it."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.registries import AGGREGATORS
+from fedpohcs.core.trees import finite_clients, take_clients
+from fedpohcs.core.types import ClientIds, ClientUpdates, Params, Vector
+from fedpohcs.server.aggregation.robust import Merged, Rows
+from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
+
+
+class SoundUpdates(NamedTuple):
+    """The sound updates of a round, by ascending id, as an aggregator sees them."""
+
+    params: Params  # every leaf has a leading axis K
+    weight: Vector  # [K], summing to one
+    previous: Params  # the global parameters from which all of them were trained
+    settings: FederationConfig = FederationConfig()
+
+
+class Combination(NamedTuple):
+    """One policy, and how much of each update is in it."""
+
+    params: Params
+    counted: Vector | None = None  # [K], from 0 to 1; None: all of every update
+
+
+class Aggregator(NamedTuple):
+    """A rule that combines updates into one policy."""
+
+    combine: Callable[[SoundUpdates], Combination]
+    least: Callable[[int], int] = lambda byzantine: 1  # updates needed to tolerate this many Byzantine clients
+
+
+class Aggregation(NamedTuple):
+    """The new global parameters, the clients whose updates were left out, and facts about each update."""
+
+    params: Params
+    rejected: ClientIds
+    info: Mapping[str, Vector] = {}  # each [K]
+    sound: SoundUpdates | None = None  # the updates that were combined; None: too few, and the parameters are unchanged
+
+
+def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings: FederationConfig) -> Aggregation:
+    """Combine the sound updates. If the aggregator needs more than there are, none counts and the policy stays.
+
+    Args:
+        previous: global parameters of this round.
+        updates: of the selected clients.
+        weight: of each update, not normalised; 0 leaves it out.
+        settings: which aggregator, and how many Byzantine clients it must tolerate.
+    """
+    aggregator = AGGREGATORS[settings.aggregator]
+    is_sound = finite_clients(updates.params) & np.isfinite(weight) & (weight > 0)
+    rows = np.flatnonzero(is_sound)
+    if len(rows) < max(1, aggregator.least(settings.tolerated_liars)):
+        return Aggregation(previous, updates.client)
+    rows = rows[np.argsort(updates.client[rows])]  # so that no result depends on the order of arrival
+    normalised = weight[rows] / weight[rows].sum()
+    sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings)
+    params, counted = aggregator.combine(sound)
+    info = {}
+    if counted is not None:
+        info["counted"] = np.zeros(len(weight))
+        info["counted"][rows] = counted
+    return Aggregation(params, updates.client[~is_sound], info, sound)
+
+
+Rule = Callable[[Rows, Vector], Merged]
+"""Merges the updates [K, P] of one part, given the previous parameters [P] of that part."""
+
+
+def by_part(updates: SoundUpdates, rule: Rule) -> Combination:
+    """Merge every part of the parameters by the same rule, each as one vector."""
+    previous, merged, shares, sizes = parts_of(updates.previous), {}, [], []
+    for name, stacked in parts_of(updates.params).items():
+        rows, like = rows_of(stacked), take_clients(stacked, 0)
+        if not rows.size:
+            merged[name] = like
+            continue
+        vector, share = rule(rows, vector_of(previous[name]))
+        merged[name] = from_vector(vector, like)
+        shares.append(share)
+        sizes.append(len(vector))
+    counted = np.average(shares, axis=0, weights=sizes) if shares else None
+    return Combination(from_parts(merged, updates.params), counted)

@@ -1,0 +1,30 @@
+"""Server optimisers: what the server makes of the aggregated policy. One file per rule, named as in the literature.
+
+A server optimiser is one function that makes a `ServerOptimiser`, and one line in `OPTIMISERS`.
+"""
+
+from fedpohcs.core.registries import OPTIMISERS
+from fedpohcs.server.optimisers.adam import adam
+from fedpohcs.server.optimisers.base import Change, Proposal, ServerOptimiser, by_part, controls_of
+from fedpohcs.server.optimisers.checks import make_optimiser, optimise
+from fedpohcs.server.optimisers.fedexp import fedexp
+from fedpohcs.server.optimisers.identity import IDENTITY, identity
+from fedpohcs.server.optimisers.momentum import momentum
+from fedpohcs.server.optimisers.yogi import yogi
+
+__all__ = [
+    "IDENTITY",
+    "OPTIMISERS",
+    "Change",
+    "Proposal",
+    "ServerOptimiser",
+    "adam",
+    "by_part",
+    "controls_of",
+    "fedexp",
+    "identity",
+    "make_optimiser",
+    "momentum",
+    "optimise",
+    "yogi",
+]

@@ -1,0 +1,85 @@
+"""What a server optimiser is, and a frame for rules that treat each part of the parameters as one vector."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fedpohcs.core.config import ServerOptimiserConfig
+from fedpohcs.core.errors import require
+from fedpohcs.core.types import Params, Vector
+from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
+
+
+class Proposal(NamedTuple):
+    """The policy that aggregation proposes, and the sound updates behind it."""
+
+    params: Params
+    updates: Params  # every leaf has a leading axis K
+    weight: Vector  # [K], summing to one
+
+
+class ServerOptimiser(NamedTuple):
+    """How the server gets from the previous policy and a proposal to the new policy.
+
+    The state holds dicts, tuples and arrays, so that every checkpoint can store it. `apply` is called in every round
+    with at least one sound update, and returns new values without changing those it gets.
+    """
+
+    init: Callable[[Params], Any]
+    apply: Callable[[Any, Params, Proposal], tuple[Params, Any]]  # (state, previous, proposal) -> (params, state)
+    sends: Callable[[Any], Mapping[str, Any]] = lambda state: {}  # arrays that clients get along with the policy
+    name: str = ""  # under which it is registered; `make_optimiser` fills it in
+
+
+class Change(NamedTuple):
+    """How a round would change one part of the parameters."""
+
+    mean: Vector  # [P] what aggregation proposes, minus the previous numbers
+    updates: Vector  # [K, P] the same for each update
+    weight: Vector  # [K], summing to one
+
+
+Vectors = dict[str, Vector]
+Rule = Callable[[Vectors, Change], tuple[Vector, Vectors]]
+"""From the state of a part and its change to the step [P] of that part and the new state."""
+
+
+def by_part(settings: ServerOptimiserConfig, init: Callable[[int], Vectors], rule: Rule) -> ServerOptimiser:
+    """An optimiser that follows one rule for every part. Controls keep the value that aggregation proposes.
+
+    Args:
+        settings: says which parts are optimised.
+        init: the state of a part with so many numbers.
+        rule: one step of a part.
+    """
+
+    def start(params: Params) -> dict[str, Vectors]:
+        parts = parts_of(params)
+        return {name: init(len(vector_of(parts[name]))) for name in _optimised(params, settings.parts)}
+
+    def apply(state: dict[str, Vectors], previous: Params, proposal: Proposal) -> tuple[Params, dict[str, Vectors]]:
+        old, new, updates = parts_of(previous), parts_of(proposal.params), parts_of(proposal.updates)
+        states = {}
+        for name, vectors in state.items():
+            origin, proposed = vector_of(old[name]), vector_of(new[name])
+            change = Change(proposed - origin, rows_of(updates[name]) - origin, proposal.weight)
+            step, states[name] = rule(vectors, change)
+            # In this order a step that equals the mean change gives the proposal to the last bit.
+            new[name] = from_vector(proposed + (step - change.mean), new[name])
+        return from_parts(new, proposal.params), states
+
+    return ServerOptimiser(start, apply)
+
+
+def controls_of(params: Params) -> tuple[str, ...]:
+    """Parts that are no weights but numbers with a rule of their own, such as the KL coefficient of PPO.
+
+    The class of the parameters names them in its attribute `controls`.
+    """
+    return getattr(type(params), "controls", ())
+
+
+def _optimised(params: Params, wanted: tuple[str, ...] | None) -> list[str]:
+    possible = [name for name in parts_of(params) if name not in controls_of(params)]
+    rule = f"must name some of the parts {', '.join(possible)}"
+    require(wanted is None or set(wanted) <= set(possible), "server_optimiser.parts", wanted, rule)
+    return [name for name in possible if wanted is None or name in wanted]

@@ -1,0 +1,71 @@
+"""Server optimisers are code of many authors: what they return is checked, and a mistake is named with the author."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpohcs.core.config import ServerOptimiserConfig
+from fedpohcs.core.registries import OPTIMISERS
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import Params
+from fedpohcs.server.aggregation import Aggregation
+from fedpohcs.server.factories import kind_of, make_registered, refuse
+from fedpohcs.server.optimisers.base import Proposal, ServerOptimiser
+
+
+def make_optimiser(name: str, settings: ServerOptimiserConfig) -> ServerOptimiser:
+    """The server optimiser that is registered under this name, with these settings."""
+    return make_registered(OPTIMISERS, name, ServerOptimiser, settings)._replace(name=name)
+
+
+def arrays_to_send(optimiser: ServerOptimiser, state: Any) -> Mapping[str, Any]:
+    """What the optimiser sends to the clients along with the policy."""
+    sent = optimiser.sends(state)
+    if not isinstance(sent, Mapping):
+        refuse(_author(optimiser), f"sends {kind_of(sent)}", "It must send a dict of arrays by name.")
+    return sent
+
+
+def optimise(optimiser: ServerOptimiser, state: Any, previous: Params, aggregation: Aggregation) -> tuple[Params, Any]:
+    """The new global parameters and the new state. Without a sound update both stay as they were."""
+    if aggregation.sound is None:
+        return previous, state
+    proposed = sound_params(f"aggregator {aggregation.sound.settings.aggregator!r}", aggregation.params, previous)
+    proposal = Proposal(proposed, aggregation.sound.params, aggregation.sound.weight)
+    with np.errstate(all="ignore"):  # a number that is not finite is refused below
+        answer = optimiser.apply(state, previous, proposal)
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        refuse(_author(optimiser), f"returned {kind_of(answer)}", "It must return parameters and the new state.")
+    return sound_params(_author(optimiser), answer[0], previous), answer[1]
+
+
+def sound_params(author: str, params: Params, previous: Params) -> Params:
+    """Parameters like the previous ones, with their types of numbers; refused with the name of their author if not."""
+    import jax
+
+    structure = jax.tree.structure(previous)
+    if jax.tree.structure(params) != structure:
+        text = f"returned parameters with the structure {jax.tree.structure(params)}, not {structure}"
+        refuse(author, text, "Keep the structure of the parameters.")
+    found, wanted = named_arrays(params), named_arrays(previous)
+    for name, old in wanted.items():
+        _check_array(author, name, found[name], old)
+    if all(found[name].dtype == old.dtype for name, old in wanted.items()):
+        return params
+    return jax.tree.unflatten(structure, [found[name].astype(old.dtype) for name, old in wanted.items()])
+
+
+def _check_array(author: str, name: str, new: np.ndarray, old: np.ndarray) -> None:
+    if new.shape != old.shape:
+        refuse(author, f"returned {name} of shape {new.shape}, not {old.shape}", "Keep the shapes of the parameters.")
+    if new.dtype.kind not in "fiub":
+        refuse(author, f"returned {name} of type {new.dtype}", "Parameters are real numbers.")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(new.astype(old.dtype)).all()
+    if not finite:
+        refuse(author, f"returned a number in {name} that is not finite", "Use smaller steps, or repair it.")
+
+
+def _author(optimiser: ServerOptimiser) -> str:
+    return f"server optimiser {optimiser.name!r}"

@@ -1,0 +1,55 @@
+"""Parameters by part. A part is a top-level entry of a named tuple or a dict, such as the policy or the critic.
+
+The scales of two parts do not compare, so every rule that measures lengths treats each part as a vector of its own.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedpohcs.core.types import Params, Vector
+
+
+def parts_of(params: Params) -> dict[str, Any]:
+    """The parts by name. Parameters that are neither a named tuple nor a dict are a single part.
+
+    Example:
+        >>> parts_of({"policy": 1, "critic": 2})
+        {'policy': 1, 'critic': 2}
+    """
+    if hasattr(params, "_asdict"):
+        return params._asdict()
+    return dict(params) if isinstance(params, dict) else {"params": params}
+
+
+def from_parts(parts: dict[str, Any], like: Params) -> Params:
+    """Parameters of the same kind as `like`, made of these parts."""
+    if hasattr(like, "_asdict"):
+        return type(like)(**parts)
+    return type(like)(parts) if isinstance(like, dict) else parts["params"]
+
+
+def vector_of(part: Any) -> Vector:
+    """All numbers of a part, [P]."""
+    import jax  # late: names of aggregators are checked before JAX is configured
+
+    leaves = [np.ravel(x).astype(float) for x in jax.tree.leaves(part)]
+    return np.concatenate(leaves) if leaves else np.zeros(0)
+
+
+def rows_of(stacked: Any) -> Vector:
+    """All numbers of a part of which every client sent one, [K, P]."""
+    import jax
+
+    leaves = [np.reshape(x, (len(x), -1)).astype(float) for x in jax.tree.leaves(stacked)]
+    return np.concatenate(leaves, axis=1) if leaves else np.zeros((0, 0))
+
+
+def from_vector(vector: Vector, like: Any) -> Any:
+    """A part with the shapes and types of `like`, filled with the numbers of a vector."""
+    import jax
+
+    leaves, tree = jax.tree.flatten(like)
+    ends = np.cumsum([np.size(x) for x in leaves])
+    pieces = zip(np.split(vector, ends[:-1]), leaves, strict=True) if leaves else ()
+    return jax.tree.unflatten(tree, [piece.reshape(np.shape(x)).astype(x.dtype) for piece, x in pieces])

@@ -1,0 +1,77 @@
+"""What a selector is asked, what it is, and what most selectors share."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
+
+
+class Question(NamedTuple):
+    """The situation in which a selector is asked to choose."""
+
+    candidates: ClientIds  # [C]
+    num_selected: int  # K
+    num_clients: int  # N
+    weight: Vector  # [N] q_n
+    generator: np.random.Generator  # of this seed and round
+    compared_pairs: str = "shared"  # compare tables on pairs that at least two candidates visited, or on "all" pairs
+    table_clip: float | None = None  # largest norm of a table, in multiples of the median norm; None: no limit
+
+    def among(self, candidates: ClientIds) -> "Question":
+        """The same question about fewer candidates, of which perhaps fewer than K are left."""
+        return self._replace(candidates=candidates, num_selected=min(self.num_selected, len(candidates)))
+
+
+class Selector(NamedTuple):
+    """Picks at most K candidates.
+
+    `requires` names the metrics it reads: only those are measured, and only by the clients that `asks` names.
+    """
+
+    select: Callable[[Question, CandidateMetrics, Any], tuple[Selection, Any]]
+    requires: frozenset[str] = frozenset()
+    init: Callable[[], Any] = lambda: None
+    asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
+    everyone: bool = False  # all clients are candidates and all are selected
+    private: bool = False  # Delta_n is enough for it, so it works where tables stay on the clients
+    name: str = ""  # under which it is registered; `make_selector` fills it in
+
+
+Scores = Callable[[Question, CandidateMetrics], dict[str, Vector]]
+
+
+def ask_nobody(question: Question, state: Any) -> ClientIds:
+    """For selectors that read no metric."""
+    del state
+    return question.candidates[:0]
+
+
+def top_k(clients: ClientIds, score: Vector, k: int) -> ClientIds:
+    """The ids of the k largest scores; the lower id wins a tie, NaN loses to every number."""
+    score = np.where(np.isnan(score), -np.inf, score)
+    return np.sort(clients[np.lexsort((clients, -score))[:k]])
+
+
+def choose(question: Question, clients: ClientIds, score: Vector) -> ClientIds:
+    """The K clients with the largest score; K at random if every score is NaN."""
+    if np.isnan(score).all():
+        return choose_at_random(question, clients)
+    return top_k(clients, score, question.num_selected)
+
+
+def choose_at_random(question: Question, clients: ClientIds) -> ClientIds:
+    """K of the clients, each set equally likely; all of them if there are fewer."""
+    size = min(question.num_selected, len(clients))
+    return np.sort(question.generator.choice(np.sort(clients), size, replace=False))
+
+
+def by_score(name: str, requires: str, scores: Scores, *, private: bool = False) -> Selector:
+    """A stateless selector: the K candidates with the largest `scores[name]`."""
+
+    def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
+        values = scores(question, metrics)
+        return Selection(choose(question, metrics.client, values[name]), values), state
+
+    return Selector(select, requires=frozenset({requires}), private=private)
