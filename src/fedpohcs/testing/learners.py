@@ -32,7 +32,7 @@ from fedpohcs.testing.probes import (
 QUICK: dict[str, Any] = {"hidden_sizes": (16,), "local_iterations": 5, "steps_per_iteration": 98}
 QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "ppo": {
-        "learning_rate": 0.05,
+        "learning_rate": 0.02,
         "learning_rate_decay": 1.0,
         "epochs": 4,
         "batch_size": 32,

@@ -23,7 +23,7 @@ from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld
 
 DISCOUNT = 0.5  # far from 1, so that a value that ignores the discount is clearly wrong
 VALUE_TOLERANCE = 0.25
-LEAST_SHARE = 0.8  # of best actions
+LEAST_SHARE = 0.8  # of the best choice
 NUM_ACTIONS_DRAWN = 400
 ROUNDS = 8
 
@@ -100,11 +100,12 @@ class DiscreteProbes(TracedWorld):
         del noise
         following = state._replace(time=state.time + 1)
         ended = following.time >= params.steps
-        reward = jnp.where(ended, params.reward[state.sign, self.choice(action)], 0.0)
+        rewards, share = params.reward[state.sign], self.share(action)
+        reward = jnp.where(ended, rewards[0] + share * (rewards[1] - rewards[0]), 0.0)
         return Transition(following, self._seen(following), reward, ended)
 
-    def choice(self, action: Any) -> Any:
-        """Which of the two choices an action is."""
+    def share(self, action: Any) -> Any:
+        """How much of choice 1 an action is, from 0 to 1."""
         return action
 
     def _seen(self, state: ProbeState) -> jax.Array:
@@ -112,13 +113,13 @@ class DiscreteProbes(TracedWorld):
 
 
 class ContinuousProbes(DiscreteProbes):
-    """The same with one number as the action; its sign is the choice."""
+    """The same with one number as the action, which mixes the choices: -1 is choice 0, 1 is choice 1."""
 
     actions = ContinuousActions(size=1, low=-1.0, high=1.0)
 
-    def choice(self, action: Any) -> Any:
-        """Positive numbers are choice 1."""
-        return (action[..., 0] > 0).astype(np.int32)
+    def share(self, action: Any) -> Any:
+        """Half at 0."""
+        return (0.5 + 0.5 * action[..., 0]).clip(0.0, 1.0)
 
 
 def population_of(probes: list[Probe]) -> ProbeParams:
@@ -132,7 +133,7 @@ class Answer(NamedTuple):
 
     observation: np.ndarray  # [n, 2]
     value: Vector | None  # None: the learner estimates no values
-    share: Vector  # of choice 1 among the actions that it plays in an evaluation
+    share: Vector  # of choice 1 in what it plays in an evaluation
 
 
 def probe_config(config: LearningConfig) -> LearningConfig:
@@ -156,7 +157,7 @@ def run_probe(
         probe: a name in `PROBES`, or a probe of your own.
         rounds: of local training, each from where the one before ended.
         seed: of initial weights and all draws.
-        continuous: let the sign of a number be the choice.
+        continuous: let a number mix the two choices.
     """
     probe = PROBES[probe] if isinstance(probe, str) else probe
     world = (ContinuousProbes if continuous else DiscreteProbes)(probe, 1)
@@ -193,7 +194,7 @@ def answer_of(learner: Learner, probe: Probe, params: Params, round_number: int,
     actor = learner.actor(params, filters, schedule, training=False)
     noise = learner.noise.draw(np.random.default_rng(seed), NUM_ACTIONS_DRAWN)
     world: Any = learner.world
-    played = [world.choice(actor.act(np.repeat(one[None], len(noise), axis=0), noise)).mean() for one in seen]
+    played = [world.share(actor.act(np.repeat(one[None], len(noise), axis=0), noise)).mean() for one in seen]
     value = learner.values(params, learner.filtered(filters, seen))
     return Answer(seen, None if value is None else np.asarray(value, float), np.array(played))
 
@@ -204,7 +205,7 @@ def check_probe(config: LearningConfig, probe: str, **options: Any) -> Answer:
     for row, (seen, choice) in enumerate(zip(answer.observation.tolist(), known.best_choices(), strict=True)):
         if choice is not None:
             share = answer.share[row] if choice else 1 - answer.share[row]
-            rule = f"must play the choice {choice} with probability {LEAST_SHARE} or more"
+            rule = f"must play choice {choice} with a share of {LEAST_SHARE} or more"
             _require(share >= LEAST_SHARE, config, probe, f"{rule} at observation {seen}, not {share:.2f}")
     if answer.value is not None:
         _check_values(config, probe, answer)
@@ -222,7 +223,7 @@ def _check_values(config: LearningConfig, probe: str, answer: Answer) -> None:
 
 
 def played_values(probe: Probe, share: Vector) -> Vector:
-    """V(s) of `observations` for a policy that plays choice 1 with these probabilities."""
+    """V(s) of `observations` for a policy that plays choice 1 with these shares."""
     last = share[-2:]
     ends = (1 - last) * np.array(probe.reward)[:, 0] + last * np.array(probe.reward)[:, 1]
     return np.concatenate([ends * DISCOUNT ** (probe.steps - 1 - time) for time in range(probe.steps)])
