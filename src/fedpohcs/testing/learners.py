@@ -109,7 +109,7 @@ def check_draws(learner: Learner, seed: int = 0) -> None:
 def check_actors(learner: Learner, seed: int = 0) -> None:
     """Actors act alike on NumPy and JAX arrays, alone and in a batch, before and after they are pickled."""
     params = _initial_params(learner, seed)
-    filters, schedule = jax.tree.map(np.asarray, (_seen_filters(learner), learner.schedule(0)))
+    filters, schedule = jax.tree.map(np.asarray, (learner.init_filters(), learner.schedule(0)))
     generator = np.random.default_rng(seed)
     seen = generator.normal(size=(50, learner.world.observation_size)).astype(np.float32)
     noise = learner.noise.draw(generator, len(seen))
@@ -134,11 +134,11 @@ def check_actors(learner: Learner, seed: int = 0) -> None:
 def check_state(learner: Learner, seed: int = 0) -> None:
     """Parameters and what clients keep are arrays whose types and shapes stay, and checkpoints hold them."""
     start = _start(learner, seed)
-    result = _trained(learner, "one-by-one", np.arange(1), seed)
-    now = take_clients((result.params, result.filters, result.memory), 0)
     for place, array in named_arrays(start).items():
         rule = f"must keep float32, integers or bool in {place!r}, not {array.dtype}"
         _require(array.dtype == np.float32 or array.dtype.kind in "iub", learner, rule)
+    result = _trained(learner, "one-by-one", np.arange(1), seed)
+    now = take_clients((result.params, result.filters, result.memory), 0)
     kept = jax.tree.structure(start) == jax.tree.structure(now)
     _require(kept, learner, "must keep the structure of its parameters, filters and memory while it trains")
     for (place, old), new in zip(named_arrays(start).items(), named_arrays(now).values(), strict=True):
@@ -188,10 +188,6 @@ def _trained(learner: Learner, kind: str, clients: np.ndarray, seed: int) -> Tra
 
 def _initial_params(learner: Learner, seed: int) -> Any:
     return jax.tree.map(np.asarray, learner.init_params(device_key(seed, Purpose.INITIAL_WEIGHTS)))
-
-
-def _seen_filters(learner: Learner) -> Any:
-    return learner.init_filters()
 
 
 def _sent_to_worker(learner: Learner, actor: Any) -> Any:
