@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedpohcs.core import registries as known
 from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
 from fedpohcs.core.registries import AGGREGATORS, METRICS, SELECTORS, WORLDS
 from fedpohcs.core.types import Selection
@@ -22,6 +23,7 @@ from fedpohcs.server.selection import Selector
 from fedpohcs.testing import (
     check_aggregator,
     check_metric,
+    check_optimiser,
     check_probe,
     check_selector,
     check_world,
@@ -31,11 +33,13 @@ from fedpohcs.testing.learners import check_actors, check_draws, check_equality,
 from fedpohcs.testing.probes import DiscreteProbes, probe_config
 from fedpohcs.worlds.tabular import TabularWorlds
 
+OPTIMISERS: Any = getattr(known, "OPTIMISERS", None)
+
 
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """Put back what a test registers."""
-    before = [(registry, dict(registry.entries)) for registry in (SELECTORS, AGGREGATORS, METRICS, WORLDS)]
+    before = [(registry, dict(registry.entries)) for registry in known.REGISTRIES.values()]
     yield
     for registry, entries in before:
         registry.entries = entries
@@ -228,6 +232,43 @@ def test_the_check_of_an_aggregator_notices(aggregator: Any, complaint: str) -> 
     AGGREGATORS["broken"] = aggregator
     with pytest.raises(AssertionError, match=complaint):
         check_aggregator("broken")
+
+
+def optimising(change: Any) -> Any:
+    """Makes a server optimiser that changes the previous policy in this way, and takes controls from the proposal."""
+
+    def apply(state: Any, previous: Any, proposal: Any) -> Any:
+        return change(previous)._replace(kl_coefficient=proposal.params.kl_coefficient), state
+
+    return lambda settings: OPTIMISERS["identity"](settings)._replace(apply=apply)
+
+
+def raised(params: Any) -> Any:
+    return jax.tree.map(lambda x: x + np.float32(1), params)
+
+
+def raised_in_place(params: Any) -> Any:
+    params.critic[0].bias[:] += 1
+    return params
+
+
+@pytest.mark.skipif(OPTIMISERS is None, reason="there are no server optimisers")
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (optimising(raised), "must stay where it is"),
+        (optimising(raised_in_place), "must not change what it is given"),
+        (optimising(lambda params: params), "must move the policy"),
+        (
+            lambda settings: OPTIMISERS["identity"](settings)._replace(apply=lambda state, old, proposal: (old, state)),
+            "must take controls",
+        ),
+    ],
+)
+def test_the_check_of_a_server_optimiser_notices(make: Any, complaint: str) -> None:
+    OPTIMISERS["broken"] = make
+    with pytest.raises(AssertionError, match=complaint):
+        check_optimiser("broken")
 
 
 def ones(measuring: Any, clients: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from fedpohcs.core import registries
@@ -77,4 +78,4 @@ def test_known_values_of_a_probe_follow_from_its_rewards() -> None:
     late = Probe(((0.0, 4.0), (2.0, 0.0)), 2, "")
     assert late.best_values().tolist() == [2, 1, 4, 2]
     assert late.best_choices() == [None, None, 1, 0]
-    assert played_values(late, [0.5, 0.5, 0.5, 0.25]).tolist() == [1, 0.75, 2, 1.5]
+    assert played_values(late, np.array([0.5, 0.5, 0.5, 0.25])).tolist() == [1, 0.75, 2, 1.5]

@@ -194,8 +194,9 @@ def _initial_params(learner: Learner, seed: int) -> Any:
 
 def _sent_to_worker(learner: Learner, actor: Any) -> Any:
     """The actor as worker processes receive it."""
+    worker: Any = ForkingPickler  # whose `loads` type checkers take for a method
     try:
-        return ForkingPickler.loads(bytes(ForkingPickler.dumps(actor)))
+        return worker.loads(bytes(worker.dumps(actor)))
     except Exception as error:
         raise AssertionError(f"learner {learner.config.kind!r} must have actors that pickle: {error}") from error
 

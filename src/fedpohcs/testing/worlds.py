@@ -102,7 +102,8 @@ def _check_traced_play(config: ExperimentConfig, world: TracedWorld) -> None:
 
     def episode(start: Any, drift: Any, actions: Any, params: Any) -> Any:
         def advance(state: Any, inputs: Any) -> Any:
-            moved = world.step(state, *inputs, params)
+            action, noise = inputs
+            moved = world.step(state, action, noise, params)
             return moved.state, (moved.observation, moved.reward, moved.terminated)
 
         state, first = world.reset(start, params)
