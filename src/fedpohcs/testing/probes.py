@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpohcs.core.learning import LearningConfig
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
-from fedpohcs.core.types import Params, Vector
+from fedpohcs.core.types import AnyArray, Params, Vector
 from fedpohcs.execution.mapping import compiled
 from fedpohcs.learners.base import Broadcast, Learner, make_learner
 from fedpohcs.learners.client import ClientProgram, Own
@@ -64,8 +64,8 @@ PROBES: dict[str, Probe] = {
 class ProbeParams(NamedTuple):
     """What differs between probes: it is data, so that one compiled program serves them all."""
 
-    reward: jax.Array  # [2, 2]
-    steps: jax.Array
+    reward: AnyArray  # [2, 2]
+    steps: AnyArray
 
 
 class ProbeState(NamedTuple):

@@ -203,7 +203,7 @@ def check_optimiser(name: str) -> None:
     _require(_same(moved, step(start, agent(1))[0]), f"{at} must give the same for the same state and proposal")
     for number in range(2, 6):
         moved, after = step(after, agent(number))
-    _require(not _close(moved, previous), f"{at} must move the policy towards the proposals")
+    _require(not _close(moved.policy, previous.policy), f"{at} must move the policy towards the proposals")
 
 
 def _check_stored(at: str, state: Any) -> None:
