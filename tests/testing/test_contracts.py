@@ -1,13 +1,12 @@
 """Everything that is registered keeps its contract."""
 
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from fedpohcs.core import registries
-from fedpohcs.core.presets import preset
+from fedpohcs.core.config import from_dict
 from fedpohcs.core.registries import AGGREGATORS, LEARNERS, METRICS, SELECTORS, WORLDS
 from fedpohcs.testing import (
     PROBES,
@@ -30,7 +29,8 @@ NEEDS = {
     "hongkong": "libsumo",
     "gym": "gymnasium",
 }
-CONFIGS = {"gym": replace(preset("gym"), env="CartPole-v1")}
+FEW = {"num_clients": 3, "num_candidates": 2, "num_selected": 1}
+CONFIGS = {"gym": from_dict({"world": "gym", "level": "own", "env": "CartPole-v1", "federation": FEW})}
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
