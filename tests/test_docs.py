@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -290,6 +291,26 @@ def test_the_example_of_a_world_runs_and_its_preset_works_on_the_command_line(ex
     exec(compile(preset, "add-a-world.md", "exec"), {})
     assert main(["list"]) == 0
     assert "Points on a line." in capsys.readouterr().out
+
+
+def test_the_example_of_a_learner_keeps_the_contract_and_improves_its_policy(example) -> None:
+    module = example("own_learner")
+    module.check()
+    returns = module.main(rounds=3, out=Path("run")).mean_returns
+    assert load_run(Path("run")).complete
+    assert returns[-1] > returns[0] + 1
+
+
+def test_the_example_of_a_network_acts_row_by_row_and_trains(example) -> None:
+    network = example("own_network").convolution(6, 3)
+    weights = network.init(jax.random.key(0))
+    seen = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    together = network.apply(weights, seen)
+    assert together.shape == (4, 3)
+    np.testing.assert_allclose(together, [network.apply(weights, row) for row in seen], rtol=1e-5, atol=1e-6)
+    returns = example("own_network").main(rounds=3, out=Path("run")).mean_returns
+    assert load_run(Path("run")).complete
+    assert returns[-1] > returns[0] + 1
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)

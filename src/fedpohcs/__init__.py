@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedpohcs.core.presets import preset
     from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, OPTIMISERS, PRESETS, SELECTORS, WORLDS
     from fedpohcs.core.scenario import WorldConfig
+    from fedpohcs.learners.base import Learner
+    from fedpohcs.learners.networks import Network
     from fedpohcs.runs.experiment import resume_experiment, run_experiment
     from fedpohcs.worlds.gym import GymConfig
     from fedpohcs.worlds.hongkong.settings import TrafficConfig
@@ -43,8 +45,10 @@ __all__ = [
     "ExperimentConfig",
     "FederationConfig",
     "GymConfig",
+    "Learner",
     "LearningConfig",
     "ModellingConfig",
+    "Network",
     "PPOConfig",
     "ProtectionConfig",
     "ServerOptimiserConfig",
@@ -65,6 +69,8 @@ __getattr__ = importer(
         "core.presets": "preset",
         "core.registries": "AGGREGATORS ATTACKS LEARNERS METRICS OPTIMISERS PRESETS SELECTORS WORLDS",
         "core.scenario": "WorldConfig",
+        "learners.base": "Learner",
+        "learners.networks": "Network",
         "runs.experiment": "resume_experiment run_experiment",
         "worlds.gym": "GymConfig",
         "worlds.hongkong.settings": "TrafficConfig",

@@ -1,4 +1,4 @@
-"""What every registered selector must do, and what each does."""
+"""What each selector does. What all of them must do is in tests/testing/test_contracts.py."""
 
 import subprocess
 import sys
@@ -31,40 +31,23 @@ def metrics_of(clients: ClientIds) -> CandidateMetrics:
     )
 
 
-def choose(name: str, candidates: ClientIds, k: int, seed: int = 0, drop: bool = True) -> ClientIds:
+def choose(name: str, candidates: ClientIds, k: int, seed: int = 0) -> ClientIds:
     selector = SELECTORS[name]()
     k = len(candidates) if selector.everyone else k
     weight = np.full(NUM_CLIENTS, 1 / NUM_CLIENTS)
     question = Question(candidates, k, NUM_CLIENTS, weight, np.random.default_rng(seed))
     state = selector.init()
     metrics = metrics_of(selector.asks(question, state))
-    if drop:
-        metrics = metrics._replace(columns={name: metrics.column(name) for name in selector.requires})
     return selector.select(question, metrics, state)[0].client
 
 
 @pytest.mark.parametrize("name", SELECTORS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_selects_k_distinct_candidates_whatever_their_order(name: str, data: st.DataObject) -> None:
+def test_selects_exactly_k_candidates(name: str, data: st.DataObject) -> None:
     candidates = np.array(data.draw(st.lists(st.integers(0, NUM_CLIENTS - 1), min_size=2, unique=True)))
     k = data.draw(st.integers(1, len(candidates)))
-    chosen = choose(name, candidates, k)
-    assert len(chosen) == len(set(chosen.tolist())) == (len(candidates) if name == "full" else k)
-    assert set(chosen.tolist()) <= set(candidates.tolist())
-    np.testing.assert_array_equal(chosen, choose(name, candidates[::-1].copy(), k))
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_ignores_metrics_it_does_not_require(name: str) -> None:
-    candidates = np.arange(8)
-    np.testing.assert_array_equal(choose(name, candidates, 3), choose(name, candidates, 3, drop=False))
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_one_seed_gives_one_choice(name: str) -> None:
-    candidates = np.arange(9)
-    np.testing.assert_array_equal(choose(name, candidates, 4, seed=5), choose(name, candidates, 4, seed=5))
+    assert len(choose(name, candidates, k)) == (len(candidates) if name == "full" else k)
 
 
 def test_fedavg_chooses_each_candidate_equally_often() -> None:

@@ -140,6 +140,10 @@ class Learner(ABC):
         """The filters of all clients as arrays of `policy.npz`."""
         return stored_filters(filters)
 
+    def values(self, params: Params, observation: AnyArray) -> AnyArray | None:
+        """V(s) for a batch of filtered observations, as the learner estimates it. None: it estimates none."""
+        del params, observation
+
     def step_advantages(self, params: Params, filters: Any, trajectory: Trajectory) -> AnyArray:
         """Advantage samples of recorded steps, [T, E]."""
         raise UserError(

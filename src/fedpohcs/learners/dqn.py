@@ -214,6 +214,10 @@ class DQN(Learner):
         greedy = jax.nn.one_hot(jnp.argmax(values, axis=-1), self.num_choices)
         return Categorical(jnp.log(share + (1 - self.config.epsilon_floor) * greedy))
 
+    def values(self, params: QParams, observation: AnyArray) -> AnyArray:
+        """The largest action value."""
+        return self.apply(params.policy.layers, observation).max(axis=-1)
+
     def step_advantages(self, params: QParams, filters: Any, trajectory: Trajectory) -> jax.Array:
         """Q(s, a) - max Q(s, .) of recorded steps, [T, E]."""
         values = self.apply(params.policy.layers, self.filtered(filters, trajectory.observation))

@@ -340,6 +340,10 @@ class PPO(Learner):
         """pi(. | s) of filtered observations."""
         return action_distribution(params.policy, observation, self.networks.policy)
 
+    def values(self, params: AgentParams, observation: jax.Array) -> jax.Array:
+        """The critic's."""
+        return state_value(params.critic, observation, self.networks.critic)
+
     def step_advantages(self, params: AgentParams, filters: Filters, trajectory: Trajectory) -> jax.Array:
         """GAE samples of recorded steps, [T, E]."""
         return advantages(self.config, params, filters, trajectory, self.networks)[0]
