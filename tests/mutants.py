@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src") / "fedpohcs"
-NEEDED = ("src", "tests", "pyproject.toml")
+NEEDED = ("src", "tests", "docs", "pyproject.toml")
 FAILED = 1  # pytest's exit code when tests ran and failed; 2 to 5 mean that they did not run
 LONGEST = 600  # seconds for the tests of one mutant
 NOT_NOTICED = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
