@@ -66,21 +66,22 @@ class Verdict(NamedTuple):
 class Copy:
     """A copy of the sources and tests in which one mistake at a time is made."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, origin: Path = ROOT) -> None:
+        self.folder, self.num_judged = folder, 0
         folder.mkdir()
         for name in NEEDED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-            copy(ROOT / name, folder / name)
+            copy = shutil.copytree if (origin / name).is_dir() else shutil.copy2
+            copy(origin / name, folder / name)
         (folder / "mutant_plugin.py").write_text(PLUGIN)
 
     def run(self, tests: Iterable[str], *, stop: bool = True) -> tuple[int, str]:
         """The exit code of pytest, and what it printed."""
         (self.folder / "failed").unlink(missing_ok=True)
-        options = ["-q", *["-x"] * stop, "-p", "no:cacheprovider", "-p", "mutant_plugin", "-n", "0", "--tb=short"]
+        options = ["-q", *["-x"] * stop, "-n", "0", "--tb=short", "--hypothesis-seed=0"]
+        plugins = ["-p", "no:cacheprovider", "-p", "mutant_plugin"]
         path = os.pathsep.join([str(self.folder / "src"), str(self.folder)])
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
+            [sys.executable, "-m", "pytest", *options, *plugins, *tests],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": path, "FEDPOHCS_COPY": str(self.folder)},
             stdout=subprocess.PIPE,
@@ -98,19 +99,20 @@ class Copy:
         wrong = right.replace(mutant.old, mutant.new)
         compile(wrong, str(path), "exec")
         path.write_text(wrong)
-        # Compiled code is kept by the file's time in whole seconds, so a mistake of the same second could go unread.
-        os.utime(path, (times.st_atime, times.st_mtime + 10 + 2 * abs(hash(mutant.name) % 10**6)))
+        # Compiled code is found by the time of its source in whole seconds: each mistake needs a second of its own.
+        self.num_judged += 1
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 2 * 10**9 * self.num_judged))
         try:
             return self._verdict(*self.run(mutant.tests))
         except subprocess.TimeoutExpired:
             return Verdict(False, f"no end after {LONGEST} s")
         finally:
             path.write_text(right)
-            os.utime(path, (times.st_atime, times.st_mtime))
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def _verdict(self, code: int, output: str) -> Verdict:
         if code == 0:
-            return Verdict(False, "survives: all tests passed")
+            return Verdict(False, "survives: no test failed")
         failed = self.folder / "failed"
         if code != FAILED or not failed.exists():
             return Verdict(False, f"tests could not be run (exit code {code}):\n{output}")
@@ -191,9 +193,11 @@ def main() -> None:
         print("\n".join(f"{mutant.name}  {places[mutant.name]}" for mutant in mutants))
         return
     with tempfile.TemporaryDirectory(prefix="fedpohcs-mutants-") as folder:
-        copies = [Copy(Path(folder) / f"copy-{number}") for number in range(max(1, options.jobs))]
-        check_unmutated(copies[0], mutants)
-        verdicts = judge_all(copies, mutants, places)
+        first = Copy(Path(folder) / "copy-1")
+        check_unmutated(first, mutants)
+        # Copies of the first one have what Numba compiled without a mistake.
+        others = [Copy(Path(folder) / f"copy-{number}", first.folder) for number in range(2, options.jobs + 1)]
+        verdicts = judge_all([first, *others], mutants, places)
     caught = sum(verdict.caught for verdict in verdicts)
     print(f"{caught} of {len(mutants)} mutants caught")
     sys.exit(caught < len(mutants))

@@ -59,7 +59,7 @@ def trajectory(states: list[int], statuses: list[Status], following: int = 5) ->
 @pytest.mark.parametrize(("double", "first"), [(True, 1 + 0.5 * 2), (False, 1 + 0.5 * 8)])
 def test_the_online_network_chooses_what_the_target_network_values_only_if_double(double: bool, first: float) -> None:
     batch = Transitions(
-        ONE_HOT[[3, 3]], np.zeros(2, np.int32), np.float32([1, 7]), ONE_HOT[[0, 0]], np.array([False, True])
+        ONE_HOT[[3, 3]], np.zeros(2, np.int32), np.array([1, 7], np.float32), ONE_HOT[[0, 0]], np.array([False, True])
     )
     found = dqn(double=double).target_value(q_table(s0=(0, 5, 1)), q_table(s0=(8, 2, 4)), batch)
     np.testing.assert_allclose(found, [first, 7], err_msg="nothing follows a terminated step")
@@ -127,7 +127,7 @@ def learned(steps: Trajectory, draws: list[list[float]], **changes: Any) -> Any:
     params = QParams(PolicyParams(q_table(), np.zeros(0)))
     now = Progress(params, learner.init_filters(), learner.init_memory(params))
     sent = Broadcast(params, jax.random.key(0), learner.schedule(0))
-    return jax.jit(learner.learn)(sent, now, steps, np.float32(draws))
+    return jax.jit(learner.learn)(sent, now, steps, np.array(draws, np.float32))
 
 
 def test_two_gradient_steps_follow_a_target_network_that_moves_half_the_way() -> None:

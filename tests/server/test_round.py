@@ -10,7 +10,7 @@ import pytest
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
-from fedpohcs.core.types import ClientIds, ClientUpdates, ServerState
+from fedpohcs.core.types import NO_EXTRA, ClientIds, ClientUpdates, Extra, ServerState
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.server.round import ask_question, client_weight, run_round, update_weight
 
@@ -24,9 +24,9 @@ class Watched(InProcessExecutor):
         super().__init__(replace(preset("tabular", selector="fedavg"), federation=federation))
         self.asked: list[tuple[str, int, Any]] = []
 
-    def train(self, params: Any, round_number: int, clients: ClientIds, *rest: Any) -> ClientUpdates:
+    def train(self, params: Any, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         self.asked.append(("train", round_number, params))
-        return super().train(params, round_number, clients, *rest)
+        return super().train(params, round_number, clients, extra)
 
     def evaluate(self, params: Any, round_number: int, clients: ClientIds) -> Any:
         self.asked.append(("evaluate", round_number, params))
