@@ -7,7 +7,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 
-.PHONY: run test check audit bench docs pins clean
+.PHONY: run test check mutants audit bench docs pins clean
 
 run: .venv/installed  ## a small comparison: table, plot, report and a car at play in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,gradient-norm,fedpohcs \
@@ -25,6 +25,9 @@ check: .venv/installed-dev  ## all that must hold before a change lands
 	$(BIN)/python -m pytest $(WORKERS)
 	$(MAKE) audit
 	$(MAKE) docs
+
+mutants: .venv/installed-dev  ## whether the tests notice plausible mistakes; takes minutes
+	$(BIN)/python tests/mutants.py
 
 # pip-audit takes a service that knows no package for one that knows no weakness, so it is first asked for one it must know.
 audit: .venv/installed-dev  ## known weaknesses of the pinned packages

@@ -54,6 +54,18 @@ def test_many_seeds_leave_the_usual_tails() -> None:
     assert expanded_tail(10_000) == pytest.approx(0.025, abs=1e-4)
 
 
+def test_the_tail_of_five_seeds_is_that_of_a_wider_students_quantile() -> None:
+    """Student's 2.5 % quantile with 4 degrees of freedom is -2.7764, and sqrt(5 / 4) times that is -3.1042."""
+    assert expanded_tail(5) == pytest.approx(stats.norm.cdf(-3.1042), rel=1e-3)
+
+
+def test_the_estimate_is_the_mean_between_its_limits() -> None:
+    interval = mean_interval([1.0, 2.0, 6.0])
+    assert interval.estimate == 3
+    assert interval.low < 3 < interval.high
+    assert interval.values == (1.0, 2.0, 6.0)
+
+
 def test_limits_of_three_seeds_are_the_extremes_and_of_one_nothing() -> None:
     np.testing.assert_allclose(bootstrap_limits(np.array([3.0, 1.0, 2.0])), (1, 3), atol=1e-5)
     assert np.isnan(bootstrap_limits(np.array([1.0]))).all()

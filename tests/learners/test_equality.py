@@ -5,7 +5,7 @@ array: the largest difference measured is 3e-6, in Adam's moments. `stored_batch
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedpohcs.metrics.gradients import mean_norms
 from learners import numpy_ppo
 from learners.reference import (
     Batch,
@@ -181,7 +182,7 @@ def test_the_gradient_norm_of_a_client_is_the_mean_over_its_minibatches() -> Non
     learner = program_of(settings(), Surroundings())
     own = Own(np.array([5]), None, *jax.tree.map(lambda x: x[None], (given.filters,)))
     trajectory = jax.tree.map(lambda x: x[None], given.trajectory)
-    ours = jax.jit(learner.gradient_norms)(Broadcast(given.params, key, SCHEDULE), own, trajectory)
+    ours = jax.jit(partial(mean_norms, learner))(Broadcast(given.params, key, SCHEDULE), own, trajectory)
     shuffle = np.asarray(jax.random.permutation(jax.random.fold_in(key, 5), 80))
     batch, policy, beta = numpy_batch("gaussian", True), exact.agent.policy, exact.agent.beta
     norms = [

@@ -45,6 +45,11 @@ def test_a_score_lies_between_minus_one_and_one(seed: int) -> None:
     assert abs(relative_metric(mean, own)) <= 1 + 1e-12
 
 
+def test_numbers_are_rounded_to_the_nearest_integer() -> None:
+    found = FixedPoint(1.0, 10).encode(np.array([0.26, -0.26, 0.24, -0.24]), 1.0)
+    np.testing.assert_array_equal(found, [3, -3, 2, -2])
+
+
 def test_fixed_point_sums_neither_overflow_nor_drift() -> None:
     fixed = FixedPoint(128.0, 2**31 - 2**17)
     generator = np.random.default_rng(0)

@@ -23,7 +23,16 @@ from fedpohcs.core.config import FederationConfig, to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.runs import checkpoints
-from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, DamagedError, checkpoint_files, from_bytes, to_bytes
+from fedpohcs.runs.checkpoints import (
+    Checkpoint,
+    CheckpointWriter,
+    DamagedError,
+    checkpoint_files,
+    from_bytes,
+    latest_checkpoint,
+    to_bytes,
+    write_checkpoint,
+)
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.storage import RunFolder
 
@@ -201,6 +210,17 @@ def test_a_run_stopped_before_its_first_checkpoint_begins_anew(stopped: Path, un
         path.unlink()
     resume_experiment(stopped)
     assert_same_run(unbroken, stopped)
+
+
+def test_a_checkpoint_ahead_of_the_tables_is_passed_over_and_the_newest_of_the_others_is_taken(tmp_path: Path) -> None:
+    for number in (3, 4, 5):
+        write_checkpoint(tmp_path, Checkpoint(number, to_dict(CONFIG), number))
+    for last_round, newest in ((6, 5), (5, 5), (4, 4), (3, 3)):
+        found = latest_checkpoint(tmp_path, CONFIG, last_round)
+        assert found is not None
+        assert found.state == found.round == newest
+    with pytest.raises(UserError, match=r"round-000003\.ckpt is ahead of rounds\.csv, which ends with round 2"):
+        latest_checkpoint(tmp_path, CONFIG, 2)
 
 
 def test_checkpoints_of_other_settings_are_refused_by_key(stopped: Path) -> None:

@@ -17,6 +17,8 @@ from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.metrics import AdvantagePredictor
 from fedpohcs.server.replies import (
     Received,
+    Stamp,
+    check_stamp,
     checked_arrays,
     sound_evaluation,
     sound_metrics,
@@ -211,6 +213,15 @@ def test_an_oversized_reply_is_refused_by_its_description_alone() -> None:
         checked_arrays({"weights": promise}, {"weights": Expected(np.float32, (None,))})
     with pytest.raises(BadReplyError, match="holds 4 bytes, more than 3"):
         checked_arrays({"weights": promise}, {"weights": Expected(np.float32, (None,))}, largest=3)
+
+
+@pytest.mark.parametrize("other", [{"client": 4}, {"phase": "evaluate"}, {"round": 8}, {"attempt": 0}])
+def test_the_answer_to_another_question_is_refused(other: dict[str, Any]) -> None:
+    asked = Stamp(client=3, phase="train", round=7, attempt=1)
+    check_stamp(asked, asked)
+    with pytest.raises(BadReplyError, match="was asked") as refused:
+        check_stamp(asked._replace(**other), asked)
+    assert refused.value.rule == "stamp"
 
 
 SMALL = FederationConfig(num_clients=K, num_candidates=K, num_selected=K, evaluation_episodes=2)

@@ -95,6 +95,15 @@ def test_a_thousand_random_steps_equal_gymnasium(family: type[MujocoWorld], valu
     assert family in (HalfCheetahs, Swimmers) or episodes > 5
 
 
+@pytest.mark.parametrize(("level", "thickest"), [("low", 0.07), ("medium", 0.10), ("high", 0.15)])
+def test_legs_of_hoppers_are_as_thick_as_in_the_paper_and_as_long_as_gymnasiums(level: str, thickest: float) -> None:
+    world = Hoppers(level, 3)
+    sizes = [world.make_model(value).geom("leg_geom").size for value in world.values]
+    np.testing.assert_allclose([size[0] for size in sizes], [0.01, (0.01 + thickest) / 2, thickest])
+    nominal = gymnasium.make("Hopper-v5").unwrapped.model.geom("leg_geom").size
+    np.testing.assert_allclose([size[1] for size in sizes], nominal[1])
+
+
 class Pendulums(MujocoWorld):
     """Two positions only: neither a height nor an angle of the torso."""
 
