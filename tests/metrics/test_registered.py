@@ -221,6 +221,16 @@ def test_an_unknown_metric_is_refused_before_anything_runs(monkeypatch: pytest.M
         check_names(replace(CONFIG, selector="own"))
 
 
+@pytest.mark.parametrize("name", ["a,b", "a/b", "selection_metric"])
+def test_a_name_that_would_be_misread_in_a_message_or_a_column_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRICS, name, METRICS["mean_return"])
+    monkeypatch.setitem(SELECTORS, "own", selector_reading(name))
+    with pytest.raises(UserError, match="must be a name of letters, digits and underscores"):
+        check_names(replace(CONFIG, selector="own"))
+
+
 @pytest.mark.parametrize(
     ("requires", "message"),
     [

@@ -16,7 +16,7 @@ from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Evaluation, Ser
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.metrics import AdvantagePredictor
 from fedpohcs.server.replies import (
-    Received,
+    RawArray,
     Stamp,
     check_stamp,
     checked_arrays,
@@ -208,7 +208,7 @@ def test_a_private_score_may_be_missing_but_not_infinite() -> None:
 
 
 def test_an_oversized_reply_is_refused_by_its_description_alone() -> None:
-    promise = Received("<f4", (10**12,), b"1234")
+    promise = RawArray("<f4", (10**12,), b"1234")
     with pytest.raises(BadReplyError, match=r"weights claims the shape .* for 4 bytes"):
         checked_arrays({"weights": promise}, {"weights": Expected(np.float32, (None,))})
     with pytest.raises(BadReplyError, match="holds 4 bytes, more than 3"):

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedpohcs.core.expected import Expected
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.server.replies import Received, checked_arrays, expected_like
+from fedpohcs.server.replies import RawArray, checked_arrays, expected_like
 
 PLAIN = "fedpohcs.plain"  # how the bytes of an array are laid out: one after the other, first axis slowest
 MEASURED = "measured/"
@@ -20,14 +20,14 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
     return ArrayRecord({name: Array(x.dtype.str, x.shape, PLAIN, x.tobytes()) for name, x in plain.items()})
 
 
-def from_record(record: ArrayRecord) -> dict[str, Received]:
+def from_record(record: ArrayRecord) -> dict[str, RawArray]:
     """The arrays of a record as they came, not made yet.
 
     In another layout, such as NumPy's file format, the bytes mean something else. A type that is none stands for it, so
     that the array is refused unread.
     """
     return {
-        name: Received(one.dtype if one.stype == PLAIN else f"layout {one.stype}", tuple(one.shape), one.data)
+        name: RawArray(one.dtype if one.stype == PLAIN else f"layout {one.stype}", tuple(one.shape), one.data)
         for name, one in record.items()
     }
 

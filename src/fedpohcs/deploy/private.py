@@ -58,7 +58,7 @@ class GridWire:
         self.reset()
 
     def reset(self) -> None:
-        """Count anew."""
+        """Set all counts to 0."""
         self.down, self.up = np.zeros((2, self.within.num_clients), np.int64)
         self.refusals: list[str] = []
 

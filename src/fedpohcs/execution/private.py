@@ -50,7 +50,7 @@ class Wire(Protocol):
     refusals: list[str]
 
     def reset(self) -> None:
-        """Count anew."""
+        """Set all counts to 0."""
         ...
 
     def present(self, round_number: int) -> set[int]:
@@ -79,7 +79,7 @@ class LocalWire:
         self.reset()
 
     def reset(self) -> None:
-        """Count anew."""
+        """Set all counts to 0."""
         self.down, self.up = np.zeros((2, len(self.clients)), np.int64)
         self.refusals: list[str] = []
 

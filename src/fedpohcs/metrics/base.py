@@ -144,7 +144,8 @@ def find_metric(name: str) -> Metric:
     metric = METRICS.find(name)
     rule = "must be registered as an instance of fedpohcs.metrics.base.Metric"
     require(isinstance(metric, Metric), "metric", name, f"{rule}, not {type(metric).__name__}")
-    require(name.isidentifier(), "metric", name, "must be a name of letters, digits and underscores")
+    free = name.isidentifier() and name != SELECTION_METRIC
+    require(free, "metric", name, f"must be a name of letters, digits and underscores, and not {SELECTION_METRIC!r}")
     return metric
 
 

@@ -32,7 +32,7 @@ from fedpohcs.metrics.packing import check_value
 LARGEST_REPLY = 256 * 2**20  # bytes of all arrays of a reply
 
 
-class Received(NamedTuple):
+class RawArray(NamedTuple):
     """An array as it came: described, and not made yet."""
 
     dtype: str
@@ -61,7 +61,7 @@ def check_stamp(found: Stamp, asked: Stamp) -> None:
 
 
 def checked_arrays(
-    received: Mapping[str, Received], expected: Mapping[str, Expected], largest: int = LARGEST_REPLY
+    received: Mapping[str, RawArray], expected: Mapping[str, Expected], largest: int = LARGEST_REPLY
 ) -> dict[str, np.ndarray]:
     """The arrays of a reply, all as expected, or `BadReplyError`. Nothing is allocated for what does not fit."""
     check_names(received, expected)
@@ -71,7 +71,7 @@ def checked_arrays(
     return {name: _checked(name, one, expected[name]) for name, one in received.items()}
 
 
-def _checked(name: str, one: Received, rule: Expected) -> np.ndarray:
+def _checked(name: str, one: RawArray, rule: Expected) -> np.ndarray:
     dtype = np.dtype(rule.dtype)
     if one.dtype != dtype.str:
         raise BadReplyError("type", f"is of type {one.dtype!r}, not {dtype.str!r}", name)
