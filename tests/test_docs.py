@@ -22,6 +22,7 @@ from fedpohcs.core.config import (
     ModellingConfig,
     ProtectionConfig,
     ServerOptimiserConfig,
+    flat_dict,
 )
 from fedpohcs.core.learning import DQNConfig, PPOConfig
 from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, OPTIMISERS, PRESETS, REGISTRIES, SELECTORS, WORLDS
@@ -31,7 +32,7 @@ from fedpohcs.runs import experiment
 from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
 from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
-from fedpohcs.worlds import world_levels
+from fedpohcs.worlds import make_world, world_levels
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
@@ -285,12 +286,18 @@ def test_ranks_of_the_example_share_ties(example) -> None:
 
 def test_the_example_of_a_world_runs_and_its_preset_works_on_the_command_line(example, capsys) -> None:
     history = example("own_world").main(rounds=2, out=Path("run"))
-    assert load_run(Path("run")).complete
+    run = load_run(Path("run"))
+    assert run.complete
+    assert run.held_out_returns.shape == (3, 3)
+    assert flat_dict(run.config)["scenario.wind"] == 0.2
+    np.testing.assert_allclose(make_world(run.config).population.wind, np.full(11, 0.2), rtol=1e-6)
     assert history.mean_returns[-1] > history.mean_returns[0]
     *_, preset = blocks(DOCS / "how-to" / "add-a-world.md", "python")
     exec(compile(preset, "add-a-world.md", "exec"), {})
     assert main(["list"]) == 0
     assert "Points on a line." in capsys.readouterr().out
+    assert main(["train", "point-mass", "--help"]) == 0
+    assert "--scenario.wind FLOAT" in capsys.readouterr().out
 
 
 def test_the_example_of_a_learner_keeps_the_contract_and_improves_its_policy(example) -> None:

@@ -69,6 +69,18 @@ def other_size(client):
         line.action_space = Discrete(3)
     return line
 
+class Numbered(Line):
+    """Every step pays the id of the client."""
+    def __init__(self, client):
+        super().__init__()
+        self.client = client
+    def step(self, action):
+        observation, _, ends, cut, info = super().step(action)
+        return observation, float(self.client), ends, cut, info
+
+def numbered(client):
+    return Numbered(client)
+
 def trouble(name):
     return lambda client: Line(name)
 
@@ -179,6 +191,14 @@ def test_a_client_that_fails_is_left_out_and_named_and_the_others_train(tmp_path
     assert any("step 3: ValueError: off the line" in message for message in caplog.messages)
     run = load_run(tmp_path / "run")
     assert np.isnan(run.client_returns[:, 2]).all()
+
+
+def test_held_out_clients_are_those_that_the_function_makes_for_the_next_ids() -> None:
+    base = config("own_lines:numbered", selector="fedavg")
+    history = run_experiment(replace(base, federation=replace(base.federation, held_out_clients=2)))
+    assert history.records[1].evaluation.mean_return.tolist() == [0, 20, 40, 60]  # episodes have 20 steps
+    assert history.records[1].held_out.client.tolist() == [4, 5]
+    assert history.records[1].held_out.mean_return.tolist() == [80, 100]
 
 
 def test_a_federation_of_failing_clients_ends_with_one_line(tmp_path: Path, capsys) -> None:

@@ -1,14 +1,13 @@
-"""Worlds stepped outside JAX, and the seam between them and the executor: who plays what, and what comes back.
+"""Worlds stepped outside JAX, and the interface between them and the executor.
 
-A host world says what it looks like and makes a `Collector`. The executor hands the collector a `Play` for each
-client and a `Quota`, and gets a `Played` for each client, in the same order. How the steps come about is the
-collector's business:
+A host world makes a `Collector`. The executor passes the collector a `Play` per client and a `Quota`, and receives a
+`Played` per client, in the same order. There are two collectors:
 
-- `envs.lockstep.LockstepCollector` steps all clients and episodes together in one batch simulator (MuJoCo);
-- `envs.workers.WorkerCollector` plays whole episodes in worker processes, the policy included (Gymnasium, SUMO).
+- `worlds.lockstep.LockstepCollector` steps all clients and episodes together in one batch simulator (MuJoCo);
+- `worlds.workers.WorkerCollector` plays whole episodes in worker processes, including the policy (Gymnasium, SUMO).
 
 What a collector returns is a function of the plays and the quota alone. It must not depend on which other clients play,
-on their order, on the number of workers or threads, or on what was played before.
+on their order, on the number of workers or threads, or on earlier calls.
 """
 
 from abc import abstractmethod
@@ -61,12 +60,12 @@ class Play(NamedTuple):
 class Quota(NamedTuple):
     """How much each client plays: whole episodes, numbered from 0, in this order.
 
-    Either `episodes` of them, or as many as it takes to have more than `min_steps` steps, and not one more.
+    Either `episodes` of them, or the fewest that have more than `min_steps` steps in total.
     """
 
     episodes: int | None = None
     min_steps: int | None = None
-    steps_per_episode: int | None = None  # cut every episode after so many steps, as the time limit does
+    steps_per_episode: int | None = None  # cut every episode after this many steps, as the time limit does
 
 
 class Played(NamedTuple):
@@ -87,8 +86,8 @@ class Collector(Protocol):
         (discrete actions: int32). Where an episode was cut, `next_observation` holds the observation after the cut;
         its other rows are never read.
 
-        What goes wrong in a simulation never raises here: a lost episode is replaced by the next one and counted, and
-        a client that cannot play at all comes back with an empty trajectory and a `failure`.
+        A simulation that fails does not raise here: a lost episode is replaced by the next one and counted, and a
+        client that cannot play at all is returned with an empty trajectory and a `failure`.
         """
         ...
 
@@ -98,15 +97,15 @@ class Collector(Protocol):
 
 
 class HostWorld(World):
-    """A population of environments stepped outside JAX. Cheap to make and to keep: the collector is the heavy part.
+    """A population of environments stepped outside JAX. Making a world is cheap, making its collector is not.
 
-    `observation_size`, `actions` and `horizon` may belong to the class or to the world. Worlds that agree in them
-    share their compiled programs.
+    `observation_size`, `actions` and `horizon` may be attributes of the class or of the instance. Worlds that agree in
+    them share their compiled programs.
     """
 
     @abstractmethod
     def make_collector(self) -> Collector:
-        """Whoever plays this world's episodes."""
+        """The collector that plays this world's episodes."""
 
     def _shape(self) -> tuple[object, ...]:
         return type(self), self.observation_size, self.actions, self.horizon
@@ -128,7 +127,7 @@ NOISE_STEPS = 50
 
 
 def empty_trajectory(world: World) -> Trajectory:
-    """No steps at all, with the right shapes and types."""
+    """A trajectory without steps, with the shapes and types of the world."""
     observation = np.zeros((0, 1, world.observation_size), np.float32)
     if isinstance(world.actions, ContinuousActions):
         action = np.zeros((0, 1, world.actions.size), np.float32)

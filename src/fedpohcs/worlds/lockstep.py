@@ -1,4 +1,4 @@
-"""A collector for simulators that step many environments at once: one policy call a control step for everybody."""
+"""A collector for simulators that step many environments at once: one policy call per control step for all clients."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -17,8 +17,8 @@ from fedpohcs.worlds.host import (
 )
 from fedpohcs.worlds.seeding import seeded_generator
 
-LARGEST_LOSS = 20  # episodes in a row that a client may lose before it counts as unable to play
-LOOK_EVERY = 20  # steps between two looks at which episodes are no longer needed
+LARGEST_LOSS = 20  # episodes a client may lose in excess of those it finishes before it counts as unable to play
+LOOK_EVERY = 20  # steps between two checks for episodes that are no longer needed
 RUNNING, TERMINATED, TRUNCATED = map(int, (Status.RUNNING, Status.TERMINATED, Status.TRUNCATED))  # for compiled code
 Lanes = np.ndarray  # [n] of integers
 
@@ -29,11 +29,11 @@ class Moved(NamedTuple):
     observation: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
-    broken: np.ndarray  # the simulation has failed, diverged or left the finite: what it says means nothing
+    broken: np.ndarray  # the simulation has failed, diverged or is not finite: its output is meaningless
 
 
 class Simulator(Protocol):
-    """Steps any of its lanes at once, given in ascending order.
+    """Steps any set of its lanes at once; lanes are given in ascending order.
 
     Lane `client * lanes_per_client + slot` is an environment of that client.
     """
@@ -41,7 +41,7 @@ class Simulator(Protocol):
     lanes_per_client: int
 
     def reset(self, lanes: Lanes, generators: Sequence[np.random.Generator]) -> np.ndarray:
-        """Start new episodes, each drawn from its own generator; the observations."""
+        """Start new episodes, each drawn from its own generator, and return the observations."""
         ...
 
     def step(self, lanes: Lanes, action: np.ndarray) -> Moved:
@@ -54,10 +54,10 @@ class Simulator(Protocol):
 
 
 class _Client:
-    """Which episodes of one client are still to be played; a function of what its episodes turned out to be.
+    """Decides which episodes of one client are still to be played, from the lengths of those already played.
 
-    Episodes run side by side before it is known whether all of them are needed. Numbering them makes the outcome that
-    of playing them one after the other: surplus ones are dropped.
+    Episodes run at the same time, before it is known whether all of them are needed. They are numbered, and surplus
+    ones are dropped, so that the outcome is that of playing them one after the other.
     """
 
     def __init__(self, quota: Quota, expected_length: float) -> None:
@@ -155,7 +155,7 @@ class LockstepCollector:
         self.simulator.close()
 
     def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
-        """See `envs.host.Collector`."""
+        """See `worlds.host.Collector`."""
         if not plays:
             return []
         order = sorted(range(len(plays)), key=lambda index: plays[index].client)  # lanes ascend

@@ -1,4 +1,4 @@
-"""Mountain Cars: MountainCarContinuous-v0 with an engine that shifts every action. Paper: Sec. 5.1."""
+"""Mountain Cars: MountainCarContinuous-v0 with a constant added to every action. Paper: Sec. 5.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpohcs.worlds.base import ContinuousActions, TracedWorld, Transition, wit
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
-else:  # listing worlds and their levels need not wait for JAX
+else:  # the class is read for options and help texts, which must not wait for JAX
     jax, jnp = LazyModule("jax"), LazyModule("jax.numpy")
 
 MAX_SPEED = 0.07
@@ -22,17 +22,17 @@ GOAL_REWARD, ACTION_COST = 100.0, 0.1
 
 
 class CarParams(NamedTuple):
-    """What differs between cars: the constant theta_n added to every action."""
+    """The parameter that differs between cars: the constant theta_n added to every action."""
 
     action_shift: jax.Array
 
 
 class MountainCars(TracedWorld):
-    """N cars whose shifts are spread evenly over an interval, ascending with the client's id.
+    """N cars whose shifts are spread evenly over an interval, ascending with the id of the client.
 
-    The paper counts n = 1..N and writes theta_n = -1.5 + n / 20 for `medium` and N = 60, so the lower end is left out
-    and the upper one is taken; `low` and `high` follow the same rule. The authors' own runs at the high level used
-    [-2, 3) with the lower end taken: `high-authors`.
+    The paper counts n = 1..N and states theta_n = -1.5 + n / 20 for `medium` and N = 60: the interval is open below and
+    closed above. `low` and `high` follow the same rule. The authors' code has [-2, 3) at the high level, closed below:
+    `high-authors`.
     """
 
     levels: ClassVar[tuple[str, ...]] = ("low", "medium", "high", "high-authors")
@@ -50,13 +50,13 @@ class MountainCars(TracedWorld):
         self.population = CarParams(action_shift=jnp.asarray(shifts, jnp.float32))
 
     def reset(self, noise: jax.Array, params: CarParams) -> tuple[jax.Array, jax.Array]:
-        """At rest, somewhere in the valley."""
+        """A car at rest at a random position in the valley."""
         del params
         state = jnp.stack([-0.6 + 0.2 * noise[0], jnp.zeros_like(noise[0])])
         return state, state
 
     def step(self, state: jax.Array, action: jax.Array, noise: jax.Array, params: CarParams) -> Transition:
-        """Gymnasium's physics. The shifted action is clipped to give the force, but charged as it is."""
+        """One step of Gymnasium's physics. The shifted action is clipped for the force, but not for its cost."""
         del noise
         position, velocity = state[0], state[1]
         shifted = action[0] + params.action_shift
@@ -71,7 +71,7 @@ class MountainCars(TracedWorld):
 
 
 def action_shifts(level: str, num_clients: int) -> np.ndarray:
-    """theta_n of every client, by level of heterogeneity. Paper: Sec. 5.1."""
+    """theta_n of every client at a level of heterogeneity. Paper: Sec. 5.1."""
     if level == "high-authors":
         return -2.0 + 5.0 * np.arange(num_clients) / num_clients
     reach = {"low": 1.0, "medium": 1.5, "high": 2.0}[level]

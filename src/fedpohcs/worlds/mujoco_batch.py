@@ -64,7 +64,7 @@ class MujocoSimulator:
         self.control[lanes] = action
         failed = self._simulate(lanes)
         # MuJoCo resets a simulation that diverges, and its clock: the clock then lags by a simulation step or more.
-        failed |= self.time[lanes] < time + self.rules.seconds_a_step * (1 - 0.5 / self.world.frame_skip)
+        failed |= self.time[lanes] < time + self.rules.seconds_per_step * (1 - 0.5 / self.world.frame_skip)
         return Moved(*_outcome(self.rules, self.position[lanes], self.velocity[lanes], before, action, failed))
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ def _no_clock():
 class _Rules(NamedTuple):
     """The constants of a family for compiled code; see `MujocoWorld`."""
 
-    seconds_a_step: float
+    seconds_per_step: float
     control_cost: float
     healthy_bonus: float
     healthy_height: tuple[float, float]
@@ -129,9 +129,9 @@ class _Rules(NamedTuple):
     unobserved_positions: int
 
     @classmethod
-    def of(cls, world: MujocoWorld, seconds_a_simulation_step: float) -> "_Rules":
+    def of(cls, world: MujocoWorld, seconds_per_simulation_step: float) -> "_Rules":
         declared = (getattr(world, name) for name in cls._fields[1:])
-        return cls(world.frame_skip * seconds_a_simulation_step, *declared)
+        return cls(world.frame_skip * seconds_per_simulation_step, *declared)
 
 
 @njit(cache=True)
@@ -153,7 +153,7 @@ def _outcome(rules, position, velocity, before, action, failed):
         cost = 0.0
         for push in action[row]:
             cost += np.float64(push) * np.float64(push)
-        speed = (position[row, 0] - before[row]) / rules.seconds_a_step
+        speed = (position[row, 0] - before[row]) / rules.seconds_per_step
         reward[row] = speed + rules.healthy_bonus * healthy[row] - rules.control_cost * cost
         broken[row] |= not (np.isfinite(reward[row]) and np.isfinite(observation[row]).all())
     return observation, reward, ~healthy, broken

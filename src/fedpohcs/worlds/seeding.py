@@ -1,7 +1,7 @@
-"""`np.random.default_rng([...])`, compiled: NumPy's own takes longer than half a control step of MuJoCo.
+"""`np.random.default_rng([...])`, compiled: NumPy's version takes longer than half a control step of MuJoCo.
 
-Every episode needs one, and an untrained hopper falls after some 15 steps. `SeedSequence` is an algorithm that NumPy
-promises to keep; what is here gives the same generators to the bit.
+Every episode needs a generator, and an untrained hopper falls after about 15 steps. NumPy guarantees that the algorithm
+of `SeedSequence` does not change; the generators made here equal NumPy's to the bit.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ HALF = np.uint32(16)
 
 def seeded_generator(numbers: Sequence[int]) -> np.random.Generator:
     """The generator of `np.random.default_rng(numbers)`; every number is below 2**32."""
-    words: Any = _Words(_generated_state(np.array(numbers, np.uint32)))  # NumPy's stubs know of no such subclasses
+    words: Any = _Words(_generated_state(np.array(numbers, np.uint32)))  # NumPy's stubs do not allow subclasses
     return np.random.Generator(np.random.PCG64(words))
 
 
 class _Words(ISeedSequence):
-    """A seed sequence that was asked already what PCG64 asks: `generate_state(4, np.uint64)`."""
+    """A seed sequence that holds the result of the only call that PCG64 makes: `generate_state(4, np.uint64)`."""
 
     def __init__(self, words: np.ndarray) -> None:
         self.words = words
@@ -59,7 +59,7 @@ def _generated_state(entropy):
 
 @njit(cache=True)
 def _hashed(word, constant, step):
-    """The word hashed, and the constant for the next one."""
+    """The hashed word, and the constant for the next word."""
     following = np.uint32(constant * step)
     product = np.uint32(np.uint32(word ^ constant) * following)
     return np.uint32(product ^ (product >> HALF)), following

@@ -1,4 +1,4 @@
-"""Federated random MDPs with one-hot observations: the smallest world in which every estimate has an exact oracle."""
+"""Random finite MDPs with one-hot observations: the smallest world, in which every estimate has an exact value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpohcs.worlds.base import DiscreteActions, TracedWorld, Transition
 if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
-else:  # listing worlds and their levels need not wait for JAX
+else:  # the class is read for options and help texts, which must not wait for JAX
     jax, jnp = LazyModule("jax"), LazyModule("jax.numpy")
 
 NUM_STATES, NUM_ACTIONS = 6, 3
@@ -20,7 +20,7 @@ SHARE_OF_OWN_WORLD = {"none": 0.0, "low": 0.2, "medium": 0.5, "high": 1.0}
 
 
 class TableParams(NamedTuple):
-    """What differs between clients: P_n, kept as cumulative probabilities over the next state."""
+    """The parameter that differs between clients: P_n, as cumulative probabilities over the next state."""
 
     cumulative: jax.Array  # [S, A, S]
 
@@ -42,13 +42,13 @@ class TabularWorlds(TracedWorld):
         self.population = TableParams(jnp.asarray(np.cumsum(self.transitions, axis=-1), jnp.float32))
 
     def reset(self, noise: jax.Array, params: TableParams) -> tuple[jax.Array, jax.Array]:
-        """A uniform start state."""
+        """A start state, drawn uniformly."""
         del params
         state = jnp.minimum((noise[0] * NUM_STATES).astype(jnp.int32), NUM_STATES - 1)
         return state, jax.nn.one_hot(state, NUM_STATES)
 
     def step(self, state: jax.Array, action: jax.Array, noise: jax.Array, params: TableParams) -> Transition:
-        """Draw the next state by inverting the cumulative distribution; episodes end at the time limit only."""
+        """Draw the next state by inverting the cumulative distribution. Episodes end at the time limit only."""
         following = jnp.minimum((noise[0] >= params.cumulative[state, action]).sum(), NUM_STATES - 1)
         reward = jnp.asarray(self.rewards, jnp.float32)[state, action]
         return Transition(following, jax.nn.one_hot(following, NUM_STATES), reward, jnp.zeros((), bool))

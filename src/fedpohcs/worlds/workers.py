@@ -1,6 +1,6 @@
-"""Whole episodes in worker processes, the policy included: for simulators that live once in a process, such as SUMO.
+"""Whole episodes in worker processes, including the policy: for simulators that exist once per process, such as SUMO.
 
-A worker that dies or hangs is replaced and its task given to another. As every draw is named by the task, the result is
+A worker that dies or hangs is replaced, and its task is given to another. The task names every draw, so the result is
 the same.
 """
 
@@ -45,22 +45,22 @@ class Simulator(Protocol):
         ...
 
     def close(self) -> None:
-        """Make room for another one."""
+        """End the simulation, so that another one can be opened."""
         ...
 
 
 class SimulatedWorld(HostWorld):
-    """A world that opens a simulator for each client. It pickles."""
+    """A world that opens a simulator per client. Instances are picklable."""
 
     preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that simulators need: loaded once, for all workers."""
+    """Modules that simulators need, loaded once for all workers."""
 
     @abstractmethod
     def open(self, client: int) -> Simulator:
-        """The simulator of a client; a process has one open at a time."""
+        """The simulator of a client. A process has one open at a time."""
 
     def make_collector(self) -> "WorkerCollector":
-        """One worker a core."""
+        """One worker per core."""
         return WorkerCollector(self)
 
 
@@ -70,11 +70,11 @@ class WorkerCollector:
     def __init__(
         self, world: SimulatedWorld, num_workers: int | None = None, task_timeout: float = TASK_TIMEOUT
     ) -> None:
-        """Prepare; workers start when there is something to play.
+        """Prepare; workers start at the first call of `collect`.
 
         Args:
-            world: whose clients play.
-            num_workers: processes. None: one a core.
+            world: the world of the clients.
+            num_workers: processes. None: one per core.
             task_timeout: seconds after which a worker counts as hung.
         """
         self.world = world
@@ -122,7 +122,7 @@ class WorkerCollector:
                 worker.give(task, quota)
 
     def _await(self) -> list["_Worker"]:
-        """Workers that have something to say, have died, or are overdue."""
+        """Workers that have sent a result, have died, or are overdue."""
         busy = [worker for worker in self._workers if worker.busy]
         patience = max(min(worker.deadline for worker in busy) - time.monotonic(), 0.0)
         ready = wait([worker.connection for worker in busy], patience)
@@ -139,7 +139,7 @@ def _num_cores() -> int:
 
 
 class _Worker:
-    """One process and what it is doing."""
+    """One process and its task."""
 
     def __init__(self, world: SimulatedWorld, timeout: float) -> None:
         context = multiprocessing.get_context("forkserver")  # forking a process that runs JAX could deadlock
@@ -162,7 +162,7 @@ class _Worker:
             self.deadline = 0.0  # it died while idle: overdue at once
 
     def take_result(self) -> Played | None:
-        """What it sends, or None if it will never send anything."""
+        """The result it has sent, or None if it has died or is overdue."""
         try:
             result = self.connection.recv() if self.connection.poll() else None
         except (EOFError, OSError):
@@ -181,7 +181,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, world: SimulatedWorld) -> None:
-    """What a worker does until the other end is closed."""
+    """The main loop of a worker, until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
     with Player(world) as player:
         while True:
@@ -284,7 +284,7 @@ def _run_episode(simulator: Simulator, generator: np.random.Generator, actor: Ac
 
 
 def _joined(episodes: Sequence[_Episode], world: SimulatedWorld) -> Trajectory:
-    """Episodes behind each other in one lane."""
+    """Episodes one after the other in one lane."""
     if not episodes:
         return empty_trajectory(world)
     status = np.full(sum(len(e.rewards) for e in episodes), Status.RUNNING, np.int8)

@@ -172,7 +172,7 @@ def test_an_idm_driven_ego_vehicle_gets_going_by_itself(open_traffic: Open) -> N
 
 def test_a_second_simulation_in_a_process_is_refused_until_the_first_is_closed(open_traffic: Open) -> None:
     traffic = open_traffic("central")
-    with pytest.raises(UserError, match=r"one simulation a process, and that of 'central' is live.*WorkerCollector"):
+    with pytest.raises(UserError, match=r"one simulation per process, and that of 'central' is open.*WorkerCollector"):
         Traffic(load_network("kai-tak"))
     traffic.reset(0)
     traffic.step((0.0, 0.0))  # the first is none the worse for it

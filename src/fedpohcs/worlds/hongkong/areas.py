@@ -1,8 +1,8 @@
 """Ten synthetic areas, named after those of the paper, as OpenStreetMap XML.
 
-They are stand-ins: what is known of each area (a dense grid of one-way streets, a ring of arterials, one winding road)
-decides its shape, a seeded generator the rest. Written as OSM XML, they take the same way as a real extract.
-Paper: Sec. 5.1, HongKongOSMs.
+They are stand-ins. The known character of each area (a dense grid of one-way streets, a ring of arterials, one winding
+road) determines its shape; a generator with a fixed seed determines the rest. Written as OSM XML, they are processed
+like a real extract. Paper: Sec. 5.1, HongKongOSMs.
 """
 
 import math
@@ -27,7 +27,7 @@ class Box(NamedTuple):
 
     @property
     def square_kilometres(self) -> float:
-        """Its size on the ground."""
+        """The size of the box on the ground."""
         width = (self.east - self.west) * math.cos(math.radians((self.south + self.north) / 2))
         return width * (self.north - self.south) * (METRES_PER_DEGREE / 1000) ** 2
 
@@ -41,7 +41,7 @@ class Road(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Streets before they are shaken: how many, how far apart, and by how many metres corners move."""
+    """A regular grid of streets: their number, their distances, and by how many metres corners are moved at random."""
 
     columns: int
     rows: int
@@ -51,22 +51,22 @@ class Grid(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the RL vehicle of an area can do, in m/s2."""
+    """Limits of the RL vehicle of an area, in m/s2."""
 
     max_accel: float = 2.6
     max_decel: float = 4.5
 
 
 class Area(NamedTuple):
-    """A grid in which some rows and columns are arterials and the rest are side streets."""
+    """A grid in which some rows and columns are arterials and the others are side streets."""
 
     grid: Grid
     rows: dict[int, Road]
     columns: dict[int, Road]
     side: Road
     limits: Limits
-    box: Box  # about where the real area lies; `fedpohcs osm fetch` asks for it
-    removed: float = 0.0  # share of side segments that are not there
+    box: Box  # approximate place of the real area, for `fedpohcs osm fetch`
+    removed: float = 0.0  # share of side segments that are left out
 
 
 AREAS: dict[str, Area] = {
@@ -154,11 +154,11 @@ AREAS: dict[str, Area] = {
         removed=0.2,
     ),
 }
-"""The clients, in the order of the paper's figure: client n lives in the n-th area."""
+"""The areas of the clients, in the order of the paper's figure."""
 
 
 def synthetic_osm(name: str) -> bytes:
-    """The area as an OSM file. The same bytes every time."""
+    """The area as an OSM file; the bytes are always the same."""
     area = AREAS[name]
     grid = area.grid
     generator = np.random.default_rng([GENERATOR_SEED, list(AREAS).index(name)])
@@ -185,7 +185,7 @@ def synthetic_osm(name: str) -> bytes:
 
 
 def _segments(area: Area) -> Iterator[tuple[str, Road, tuple[tuple[int, int], ...]]]:
-    """Street, road and both ends of every segment. One-way streets run in turns, this way and that."""
+    """Street, road and both ends of every segment. One-way streets alternate in direction."""
     for row in range(area.grid.rows):
         road = area.rows.get(row, area.side)
         for column in range(area.grid.columns - 1):
@@ -199,7 +199,7 @@ def _segments(area: Area) -> Iterator[tuple[str, Road, tuple[tuple[int, int], ..
 
 
 class _OsmWriter:
-    """Collects nodes and ways, in metres from the south-west corner of a box."""
+    """Collects nodes and ways; positions are in metres from the south-west corner of a box."""
 
     def __init__(self, note: str, box: Box) -> None:
         self.root = ElementTree.Element("osm", version="0.6", generator="fedpohcs", note=note)

@@ -1,4 +1,4 @@
-"""From an OSM file to a network with a loop: SUMO's `netconvert`, then a search over its roads."""
+"""Makes a network with a loop from an OSM file: SUMO's `netconvert`, then a search over the roads."""
 
 import gzip
 import os
@@ -39,7 +39,7 @@ class _Lane(NamedTuple):
 
 
 class _Roads(NamedTuple):
-    """What the loop search reads of a network file."""
+    """The parts of a network file that the loop search needs."""
 
     lanes: dict[str, list[_Lane]]  # of every edge, junctions included
     links: dict[tuple[str, str], list[tuple[int, str]]]  # between edges: lane entered from, lane on the junction
@@ -55,7 +55,7 @@ def build_network(osm: Path, name: str, out: Path, limits: Limits | None = None)
 
     Args:
         osm: OpenStreetMap XML.
-        name: of the network; that of one of the ten areas makes it a replacement for that area.
+        name: of the network; with the name of one of the ten areas it replaces that area.
         out: folder, made if missing. Nothing is written if there is no loop.
         limits: of the RL vehicle. None: those of the area called `name`, or the default.
     """
@@ -176,9 +176,9 @@ def _both_open(roads: _Roads, link: ElementTree.Element) -> bool:
 
 
 def _find_loop(roads: _Roads, streets: list[str], source: str) -> list[str]:
-    """Of the loops there and back between some pairs of streets, the one with the most lanes.
+    """The loop with the most lanes among shortest round trips between pairs of streets.
 
-    Streets do not repeat, so that a place on the map is one place on the loop. Nobody turns round on the spot.
+    A loop contains each street once, so that a place on the map is one place on the loop, and it has no U-turns.
     """
     index = {edge: number for number, edge in enumerate(streets)}
     pairs = np.array([(index[start], index[end]) for start, end in roads.links], dtype=np.int64).reshape(-1, 2)
@@ -207,7 +207,7 @@ def _fits(length: float) -> bool:
 
 
 def _path(before: np.ndarray, end: int) -> list[int]:
-    """Streets up to `end`, from the predecessors on shortest paths from one street."""
+    """The streets of the shortest path to `end`, given the predecessors on shortest paths from one street."""
     path = [int(end)]
     while before[path[-1]] >= 0:
         path.append(int(before[path[-1]]))

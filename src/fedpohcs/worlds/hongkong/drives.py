@@ -14,7 +14,7 @@ Driver = Callable[[np.ndarray], np.ndarray]
 
 
 class Frame(NamedTuple):
-    """One moment of a drive; the ego vehicle comes first."""
+    """The state of a drive at one step; the ego vehicle comes first."""
 
     vehicles: np.ndarray  # [11, 3]: east, north, heading in degrees
     speeds: np.ndarray  # [11], m/s
@@ -22,7 +22,7 @@ class Frame(NamedTuple):
 
 
 def record_drive(network: Network, config: TrafficConfig, seed: int, driver: Driver | None) -> list[Frame]:
-    """Every fourth step of an episode, and the last. Without a driver, IDM drives."""
+    """Every fourth step of an episode, and the last one. Without a driver, IDM drives."""
     traffic = Traffic(network, config)
     try:
         observation = traffic.reset(seed, idm_ego=driver is None)

@@ -15,8 +15,8 @@ from fedpohcs.worlds.hongkong.simulation import ACTION_SIZE, Traffic
 class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     """Drive one vehicle among ten.
 
-    A collision of the driven vehicle terminates an episode, the horizon truncates it. One of these can be open in a
-    process; `close` makes room for another.
+    A collision of the driven vehicle terminates an episode, the horizon truncates it. One instance can be open per
+    process; `close` allows another.
     """
 
     def __init__(self, area: str = "central", config: TrafficConfig | None = None) -> None:
@@ -24,7 +24,7 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
         Args:
             area: one of the ten areas, or a network in `config.networks`.
-            config: horizon, reward, safety and own networks.
+            config: the settings of the world.
         """
         config = config or TrafficConfig()
         self.observation_space = Box(-1.0, 1.0, (OBSERVATION_SIZE,), np.float32)
@@ -34,13 +34,13 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode. Option `idm_ego`: let IDM drive, and ignore actions."""
+        """Start an episode. With the option `idm_ego` IDM drives, and actions are ignored."""
         super().reset(seed=seed)
         idm_ego = bool((options or {}).get("idm_ego", False))
         return self.traffic.reset(int(self.np_random.integers(2**63)), idm_ego=idm_ego), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A tenth of a second."""
+        """Simulate a tenth of a second."""
         return self.traffic.step(action)
 
     def close(self) -> None:

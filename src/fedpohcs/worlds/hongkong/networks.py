@@ -1,4 +1,4 @@
-"""A traffic network on disk: a SUMO file, and beside it, in JSON, the closed loop that the vehicles drive."""
+"""A traffic network on disk: a SUMO file, and a JSON file with the closed loop that the vehicles drive."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fedpohcs.worlds.hongkong.areas import AREAS, Limits
 
 DATA = Path(__file__).parent / "data"
 TARGET_SHARE = 0.8
-"""Target speed as a share of the loop's mean speed limit. Ours: the paper does not say."""
+"""Target speed as a share of the loop's mean speed limit. The paper states none."""
 
 
 class LoopEdge(NamedTuple):
@@ -26,11 +26,11 @@ class LoopEdge(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a lane of the loop means: where it starts on the ring, and which road it belongs to."""
+    """A lane of the loop: where it starts on the ring, and which road it belongs to."""
 
     start: float
     length: float
-    lane: int  # on a junction: the lane from which it was entered
+    lane: int  # on a junction that of the lane from which it was entered
     position: int  # in the loop
     on_junction: bool
 
@@ -52,7 +52,7 @@ class Network:
 
     @cached_property
     def starts(self) -> tuple[float, ...]:
-        """Ring coordinate at which each road of the loop starts."""
+        """Ring coordinate of the start of each road of the loop, and of the end of the last."""
         starts = [0.0]
         for road in self.loop:
             starts.append(starts[-1] + road.length + road.junction)
@@ -80,7 +80,7 @@ class Network:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """Every lane of the loop by its id, those on junctions included."""
+        """All lanes of the loop by id, including those on junctions."""
         places = {
             f"{road.edge}_{lane}": Place(self.starts[position], road.length, lane, position, on_junction=False)
             for position, road in enumerate(self.loop)
@@ -109,7 +109,7 @@ def save_network(network: Network) -> Path:
 
 
 def load_network(name: str, folder: Path | str | None = None) -> Network:
-    """The network called `name`: from `folder` if it is there, else the synthetic area of that name."""
+    """The network called `name`: from `folder` if it has one, else the synthetic area of that name."""
     file = Path(folder or DATA) / f"{name}.json"
     if not file.is_file():
         if folder and not Path(folder).is_dir():

@@ -1,4 +1,4 @@
-"""Fetching real map data from an Overpass server. Only ever done when asked for."""
+"""Downloads real map data from an Overpass server; only `fedpohcs osm fetch` does this."""
 
 import time
 import urllib.error
@@ -24,7 +24,7 @@ A network built from it is a derived database: keep this notice, and share it un
 
 
 def parse_box(text: str) -> Box:
-    """A box from "S,W,N,E"."""
+    """The box of a text "S,W,N,E"."""
     try:
         box = Box(*map(float, text.split(",")))
     except (ValueError, TypeError):
@@ -47,10 +47,10 @@ def fetch_osm(box: Box, target: Path, endpoint: str = ENDPOINT, *, sleep: Callab
     """Download the roads of a box into a file, and put the attribution beside it.
 
     Args:
-        box: what to fetch.
-        target: file to write; nothing is written if the server does not answer with map data.
+        box: the area.
+        target: file to write; nothing is written if the server does not send map data.
         endpoint: address of an Overpass interpreter.
-        sleep: how to wait while the server is busy.
+        sleep: called to wait while the server is busy.
     """
     answer = _ask(endpoint, overpass_query(box), sleep)
     if b"<osm" not in answer[:2000] or b"<way" not in answer:

@@ -1,4 +1,4 @@
-"""Where vehicles start: a platoon with random gaps, lanes and tempers, somewhere on the loop."""
+"""Start positions: a platoon with random gaps, lanes and desired speeds at a random place on the loop."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,16 @@ from fedpohcs.worlds.hongkong.networks import Network
 from fedpohcs.worlds.hongkong.sight import VEHICLE_LENGTH
 
 NUM_VEHICLES = 11
-PLATOON = 400.0  # metres; spread over the whole network, vehicles would hardly ever meet
+PLATOON = 400.0  # metres; spread over the whole network, vehicles would rarely meet
 LARGEST_SHARE = 0.9  # of the loop that a platoon may take
 SMALLEST_GAP = 11.0  # between fronts
 SHORTEST_ROAD = 25.0  # on which vehicles start
-SPEED_FACTORS = (0.6, 1.0)  # of IDM vehicles: how fast they want to go, as a share of the limit
+SPEED_FACTORS = (0.6, 1.0)  # of IDM vehicles: desired speed as a share of the limit
 EGO_SPEED_FACTOR, IDM_EGO_SPEED_FACTOR = 1.2, 0.8
 
 
 class Start(NamedTuple):
-    """Where and how one vehicle starts."""
+    """Start of one vehicle."""
 
     position: int  # of its road in the loop
     metres: float  # of its front, on that road
@@ -26,9 +26,9 @@ class Start(NamedTuple):
 
 
 def draw_starts(network: Network, generator: np.random.Generator, *, idm_ego: bool = False) -> list[Start]:
-    """Starts of all vehicles, the ego vehicle's first; it is in the middle half of the platoon.
+    """Starts of all vehicles. The ego vehicle comes first; it starts in the middle half of the platoon.
 
-    Only metres on which a vehicle may start are counted, so no draw is ever rejected.
+    Positions are drawn over the metres on which a vehicle may start, so no draw is rejected.
     """
     stretches = _stretches(network)
     total = sum(length for _, _, length in stretches)
@@ -49,7 +49,7 @@ def draw_starts(network: Network, generator: np.random.Generator, *, idm_ego: bo
 
 
 def _stretches(network: Network) -> list[tuple[int, float, float]]:
-    """Position in the loop, first metre and length of where vehicles may start."""
+    """The stretches where vehicles may start: position in the loop, first metre and length."""
     return [
         (position, VEHICLE_LENGTH, road.length - VEHICLE_LENGTH - 1.0)
         for position, road in enumerate(network.loop)
@@ -62,5 +62,5 @@ def _locate(stretches: list[tuple[int, float, float]], metres: float) -> tuple[i
         if metres < length:
             return position, first + metres
         metres -= length
-    position, first, length = stretches[-1]  # rounding may leave a hair
+    position, first, length = stretches[-1]  # after rounding errors
     return position, first + length

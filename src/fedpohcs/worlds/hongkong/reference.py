@@ -1,4 +1,4 @@
-"""What an ego vehicle driven by IDM, as all others are, would return: the line to hold learned policies against."""
+"""Returns of an ego vehicle driven by IDM, as all other vehicles are, to compare learned policies with."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ IDLE = (0.0, 0.0)
 
 
 def idm_returns(network: Network, config: TrafficConfig, seeds: Sequence[int]) -> list[float]:
-    """Undiscounted return of an IDM-driven ego vehicle, for the start of each seed."""
+    """Undiscounted return of an IDM-driven ego vehicle per seed."""
     traffic = Traffic(network, config)
     try:
         return [_episode(traffic, seed) for seed in seeds]
@@ -36,7 +36,7 @@ def _episode(traffic: Traffic, seed: int) -> float:
 
 
 def write_reference(config: TrafficConfig, episodes: int, output: Path) -> dict[str, Any]:
-    """Play, and write mean and standard deviation of the returns in every area."""
+    """Play episodes and write the mean and standard deviation of the returns per area."""
     areas = {}
     for name in AREAS:
         returns = idm_returns(load_network(name, config.networks), config, range(episodes))
@@ -48,7 +48,7 @@ def write_reference(config: TrafficConfig, episodes: int, output: Path) -> dict[
 
 
 def idm_reference(config: TrafficConfig, num_clients: int = len(AREAS)) -> np.ndarray | None:
-    """Mean return by client, if the package knows it for these settings."""
+    """Mean return per client, if the package has it for these settings."""
     if config.networks:
         return None
     for one in _read(FILE):

@@ -1,23 +1,23 @@
-"""What the RL vehicle sees: 18 numbers about its neighbours on its own and the adjacent lanes. Paper: Sec. 5.1.
+"""Observations of the RL vehicle: 18 numbers about its neighbours on its own and the adjacent lanes. Paper: Sec. 5.1.
 
-The paper says headway, speed and position of visible neighbours; which numbers exactly, and their order, is ours.
+The paper names headway, speed and position of visible neighbours. The exact numbers and their order are ours.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 SIGHT = 100.0  # metres
-SPEED_SCALE = 20.0  # m/s; shared by all clients, as SIGHT is, so that their observations compare
+SPEED_SCALE = 20.0  # m/s; the same for all clients, like SIGHT, so that their observations have one scale
 VEHICLE_LENGTH = 5.0
 OBSERVATION_SIZE = 18
 NO_LANE = (-1.0, 0.0, 0.0)
 
 
 class Vehicle(NamedTuple):
-    """What matters of a vehicle on the loop."""
+    """The state of a vehicle on the loop."""
 
     ring: float  # coordinate of its front, metres
-    lane: int  # index; on a junction that from which it was entered
+    lane: int  # index; on a junction that of the lane from which it was entered
     speed: float
     share: float  # of its lane that lies behind it; 1 on a junction
 
@@ -29,8 +29,8 @@ def observe(
 
     Six groups of three, each for the lane with the next higher index, the own lane, and the next lower index: gap to
     the leader, gap to the follower, speed of the leader, of the follower, place of the leader, of the follower.
-    Nobody in sight reads as a vehicle at the edge of sight that drives at the target speed beside the ego vehicle: that
-    is how its own speed and place show within 18 numbers. A lane that is not there reads as gap -1.
+    An empty lane is encoded as a vehicle at the limit of sight with the target speed and the place of the ego vehicle:
+    this is how 18 numbers include the ego vehicle's speed and place. A lane that does not exist is encoded as gap -1.
 
     Args:
         ego: the RL vehicle.

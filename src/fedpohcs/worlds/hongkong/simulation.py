@@ -1,6 +1,6 @@
 """Eleven vehicles on the loop of one network, stepped by SUMO inside this process.
 
-libsumo holds one simulation a process. A second live one would silently replace the first, so it is refused here.
+libsumo holds one simulation per process. A second one would silently replace the first, so it is refused here.
 """
 
 import math
@@ -24,7 +24,7 @@ VEHICLES = (EGO, *(f"idm-{number}" for number in range(1, NUM_VEHICLES)))
 TOP_SPEED = 25.0  # m/s; routes are long enough for it
 STEPS_TO_INSERT, PLACEMENTS = 200, 5
 MODES = {"flow": (25, 513), "longitudinal": (1, 513), "none": (0, 0)}
-"""SUMO's speed mode and lane-change mode of the ego vehicle, by level of safety."""
+"""SUMO's speed mode and lane-change mode of the ego vehicle per level of safety."""
 
 
 class TrafficSimulationError(RuntimeError):
@@ -32,7 +32,7 @@ class TrafficSimulationError(RuntimeError):
 
 
 class TrafficStep(NamedTuple):
-    """What follows from an action."""
+    """The outcome of an action."""
 
     observation: np.ndarray
     reward: float
@@ -52,14 +52,14 @@ class Traffic:
         Args:
             network: with its loop.
             config: horizon, reward and safety.
-            sumo: a module that speaks SUMO's interface. None: libsumo.
+            sumo: a module with SUMO's interface. None: libsumo.
         """
         self.network, self.config = network, config or TrafficConfig()
         self.sumo = sumo or import_libsumo()
         if Traffic._live is not None:
-            rule = f"SUMO runs one simulation a process, and that of {Traffic._live.network.name!r} is live"
+            rule = f"SUMO runs one simulation per process, and that of {Traffic._live.network.name!r} is open"
             raise UserError(
-                f"network (={network.name!r}) cannot start: {rule}. Close it, or use envs.workers.WorkerCollector."
+                f"network (={network.name!r}) cannot start: {rule}. Close it, or use worlds.workers.WorkerCollector."
             )
         self._errors = (self.sumo.TraCIException, self.sumo.FatalTraCIError, KeyError)
         self._seed: Any = None
@@ -75,12 +75,12 @@ class Traffic:
     def reset(
         self, seed: int | Sequence[int] | np.random.Generator, *, reload: bool = False, idm_ego: bool = False
     ) -> np.ndarray:
-        """Place the vehicles anew. Traffic lights start their cycle.
+        """Place the vehicles at random and restart the cycle of all traffic lights.
 
         Args:
             seed: of the episode, or a generator to draw from.
-            reload: let SUMO read its files again. Slower, and the episode is the same.
-            idm_ego: let the ego vehicle be driven by IDM as well, for reference; actions are then ignored.
+            reload: let SUMO read its files again. This is slower, and the episode is the same.
+            idm_ego: let IDM drive the ego vehicle as well, for reference; actions are then ignored.
         """
         self._seed, self._steps, self._since_change, self._other_collisions = seed, 0, LANE_REST, 0
         self._idm_ego = idm_ego
@@ -99,11 +99,11 @@ class Traffic:
         raise TrafficSimulationError(f"{self._episode_name()}: no room for {', '.join(waiting)}.")
 
     def step(self, action: Iterable[float]) -> TrafficStep:
-        """Drive a tenth of a second.
+        """Simulate a tenth of a second.
 
         Args:
-            action: acceleration as a share of what the vehicle can do, and the wish to change lanes; both within -1
-                and 1, and clipped. What is not a number brakes and keeps the lane.
+            action: acceleration as a share of the vehicle's limits, and the wish to change lanes; both are clipped to
+                [-1, 1]. NaN brakes and keeps the lane.
         """
         self._steps += 1
         before = self._place
@@ -111,7 +111,7 @@ class Traffic:
             lane = None if self._idm_ego else self._act(*map(float, action))
             self.sumo.simulationStep()
             lost = self._lost()
-            if lost:  # not seen in safe modes; there is nothing to learn from what would follow
+            if lost:  # does not happen in safe modes; the rest of the episode would be meaningless
                 return TrafficStep(self._observation, 0.0, False, True, {"lost": lost})
             self._look()
             crashed = self._crashed()
@@ -125,13 +125,13 @@ class Traffic:
         return TrafficStep(self._observation, reward, crashed, self._steps >= self.config.horizon, info)
 
     def close(self) -> None:
-        """End the simulation; another one may start."""
+        """End the simulation, so that another one can start."""
         if Traffic._live is self:
             Traffic._live = None
             self.sumo.close()
 
     def positions(self) -> np.ndarray:
-        """East, north and heading in degrees of every vehicle, for drawing: [11, 3]."""
+        """East, north and heading in degrees per vehicle, for drawing: [11, 3]."""
         vehicle = self.sumo.vehicle
         return np.array([(*vehicle.getPosition(name), vehicle.getAngle(name)) for name in VEHICLES])
 
@@ -145,7 +145,7 @@ class Traffic:
         ]
 
     def _prepare(self) -> None:
-        """What a freshly loaded simulation needs: the limits of the ego vehicle, and a route from every road."""
+        """Set up a loaded simulation: the limits of the ego vehicle, and a route from every road."""
         sumo, limits = self.sumo, self.network.limits
         sumo.vehicletype.setAccel(EGO, limits.max_accel)
         sumo.vehicletype.setDecel(EGO, limits.max_decel)
@@ -165,12 +165,12 @@ class Traffic:
         self.sumo.simulation.clearPending()
         for name in vehicle.getIDList():
             vehicle.remove(name)
-        self.sumo.simulationStep()  # vehicles leave with the next step
+        self.sumo.simulationStep()  # SUMO removes vehicles with the next step
         for signal in self._signals:
             self.sumo.trafficlight.setPhase(signal, 0)
 
     def _insert(self, starts: Sequence[Start]) -> bool:
-        """Whether all vehicles found their place in time; mostly they do at once."""
+        """Insert the vehicles; False if not all of them could enter in time."""
         vehicle = self.sumo.vehicle
         for name, start in zip(VEHICLES, starts, strict=True):
             kind = "idm" if name != EGO or self._idm_ego else EGO
@@ -188,7 +188,7 @@ class Traffic:
         return False
 
     def _act(self, acceleration: float, lane_change: float) -> int | None:
-        """Command the ego vehicle; returns the lane it shall change to."""
+        """Apply an action to the ego vehicle and return the lane it is told to change to."""
         limits, vehicle = self.network.limits, self.sumo.vehicle
         share = min(max(-1.0, acceleration), 1.0)
         gain = share * (limits.max_accel if share >= 0 else limits.max_decel) * STEP
@@ -204,7 +204,7 @@ class Traffic:
         return lane
 
     def _look(self) -> None:
-        """Read where everybody is."""
+        """Read the state of all vehicles."""
         places, vehicle = self.network.places, self.sumo.vehicle
         lane_of, metres_of, speed_of = vehicle.getLaneID, vehicle.getLanePosition, vehicle.getSpeed
         seen, speeds = [], []
@@ -225,7 +225,7 @@ class Traffic:
         return sorted(set(VEHICLES) - set(self.sumo.vehicle.getIDList()))
 
     def _crashed(self) -> bool:
-        """Whether the ego vehicle collided; steps in which only others did are counted."""
+        """Whether the ego vehicle collided. Steps in which only other vehicles did are counted."""
         if not self.sumo.simulation.getCollidingVehiclesNumber():
             return False
         crashed = EGO in self.sumo.simulation.getCollidingVehiclesIDList()
@@ -233,7 +233,7 @@ class Traffic:
         return crashed
 
     def _reward(self) -> float:
-        """How close speeds are to v*: of all vehicles (`network`, that of Flow), or of the ego vehicle."""
+        """How close the speeds are to v*: of all vehicles (`network`, Flow's reward), or of the ego vehicle."""
         target = self.network.target_speed
         if self.config.reward == "ego":
             return max(1 - abs(self.speeds[0] - target) / target, 0.0)
@@ -249,7 +249,7 @@ class Traffic:
 
 
 def import_libsumo() -> Any:
-    """The module, or a hint where to get it."""
+    """The module libsumo; a `UserError` if it is not installed."""
     try:
         return import_module("libsumo")
     except ImportError as error:
