@@ -7,7 +7,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 
-.PHONY: run test check mutants audit bench docs pins clean
+.PHONY: run test lint check mutants audit bench docs pins clean
 
 run: .venv/installed  ## a small comparison: table, plot, report and a car at play in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,gradient-norm,fedpohcs \
@@ -18,13 +18,13 @@ run: .venv/installed  ## a small comparison: table, plot, report and a car at pl
 test: .venv/installed-dev  ## the default test suite
 	$(BIN)/python -m pytest $(WORKERS)
 
-check: .venv/installed-dev  ## all that must hold before a change lands
+lint: .venv/installed-dev  ## format, rules of style, types, and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest $(WORKERS)
-	$(MAKE) audit
-	$(MAKE) docs
+	$(BIN)/lint-imports
+
+check: lint docs audit test  ## all that must hold before a change lands; ends with the summary of the tests
 
 mutants: .venv/installed-dev  ## whether the tests notice plausible mistakes; takes minutes
 	$(BIN)/python tests/mutants.py

@@ -1,4 +1,4 @@
-"""Lying clients and what stops them: attackers, clipped tables, capped selections, and what is written of it."""
+"""Byzantine clients and what limits them: attacks, clipped tables, capped selections, and what is written of them."""
 
 import hashlib
 import json
@@ -355,7 +355,7 @@ def test_a_client_that_was_lost_cannot_lie_about_its_score() -> None:
         ({"federation": replace(FEDERATION, aggregator="multi-krum")}, "at least 5"),
         (
             {"federation": replace(FEDERATION, aggregator="trimmed-mean", tolerated_liars=2)},
-            r"at least 5 for trimmed-mean to bear federation.tolerated_liars \(=2\)",
+            r"at least 5 for trimmed-mean to tolerate federation.tolerated_liars \(=2\) Byzantine clients",
         ),
         ({"federation": replace(FEDERATION, aggregator="norm-clip", tolerated_liars=2)}, "at least 5"),
         ({"federation": replace(FEDERATION, aggregator="coordinate-median", tolerated_liars=2)}, "at least 5"),

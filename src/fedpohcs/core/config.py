@@ -26,21 +26,21 @@ class FederationConfig:
     num_selected: int = 6
     """K, the candidates that train."""
     client_weights: tuple[float, ...] | None = None
-    """q_n, one positive number a client; they are normalised. None: all equal."""
+    """q_n, one positive number per client; they are normalised. None: all equal."""
     update_weights: Literal["steps", "clients"] = "steps"
-    """Weigh an update by the environment steps behind it, or by q_n."""
+    """Weigh an update by the environment steps behind it, or by q_n. Weights of the selector's own come first."""
     aggregator: str = "parameter-mean"
-    """How updates become one policy; see `fedpohcs list`. Robust ones count every update alike, whatever its steps."""
+    """Rule that combines updates into one policy; see `fedpohcs list`. Robust ones count every update alike."""
     tolerated_liars: int = 1
     """f, the Byzantine clients among those selected that a robust aggregator must tolerate. More need a larger K."""
     change_limit: float = 2.0
-    """Of norm-clip: no update changes the policy by more than so many times the median change."""
+    """Of norm-clip: the largest change of an update, in multiples of the median change."""
     server_optimiser: str = "identity"
     """How the server gets from the aggregated policy to the new one; see `fedpohcs list`."""
     evaluation_episodes: int = 10
-    """Episodes of every client in an evaluation."""
+    """Episodes per client in an evaluation."""
     evaluation_every: int = 1
-    """Evaluate after every so many rounds."""
+    """Rounds from one evaluation to the next."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
     held_out_clients: int = 0

@@ -139,10 +139,10 @@ class RoundRecord(NamedTuple):
     rejected: ClientIds
     evaluation: Evaluation
     seconds: Mapping[str, float]
-    upload_bytes: Mapping[int, int] = {}  # what each client that was asked sent in phase one
-    asked_costs: Mapping[str, Vector] = {}  # each [asked]: what else asking took
-    capped: ClientIds = np.arange(0)  # sampled, but selected too often already to be candidates
-    bad_replies: tuple[BadReply, ...] = ()  # answers that were left out
+    upload_bytes: Mapping[int, int] = {}  # bytes that each client that was asked sent in phase one
+    asked_costs: Mapping[str, Vector] = {}  # each [asked]: other costs of asking
+    capped: ClientIds = np.arange(0)  # sampled, but at their limit of selections, so no candidates
+    bad_replies: tuple[BadReply, ...] = ()  # replies that were left out
     held_out: Evaluation = NOT_EVALUATED  # of clients that never train
 
 

@@ -259,15 +259,17 @@ def check_names(config: ExperimentConfig) -> None:
 
 
 def _check_trust(config: ExperimentConfig) -> None:
-    """Refuse more liars than the aggregator can bear, a cap on those who always train, and lies nobody asks for."""
+    """Refuse more Byzantine clients than the aggregator tolerates, a cap with `full`, and attacks without an object."""
     from fedpohcs.core.registries import AGGREGATORS
 
     selector, federation, attack = make_selector(config.selector), config.federation, config.attack
-    name, liars = federation.aggregator, federation.tolerated_liars
+    name, byzantine = federation.aggregator, federation.tolerated_liars
     k = federation.num_clients if selector.everyone else federation.num_selected
-    least = AGGREGATORS[name].least(liars)
-    rule = f"must be at least {least} for {name} to bear federation.tolerated_liars (={liars})"
-    require(k >= least, "federation.num_selected", k, rule, "Select more clients, or tolerate fewer liars.")
+    least = AGGREGATORS[name].least(byzantine)
+    rule = (
+        f"must be at least {least} for {name} to tolerate federation.tolerated_liars (={byzantine}) Byzantine clients"
+    )
+    require(k >= least, "federation.num_selected", k, rule, "Select more clients, or tolerate fewer.")
     most = config.defence.max_selections
     capped = most is not None and selector.everyone
     require(not capped, "defence.max_selections", most, f"cannot hold with {config.selector}, which selects everyone")

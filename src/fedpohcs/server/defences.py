@@ -1,4 +1,4 @@
-"""What limits a lying client's share of the selections; docs/trust.md says what it costs."""
+"""Limits on how often a client is selected and on how large its table may be; docs/trust.md has their costs."""
 
 from collections import Counter
 
@@ -10,13 +10,14 @@ from fedpohcs.server.selection import Question
 
 
 def defended(question: Question, recent: tuple[ClientIds, ...], defence: DefenceConfig) -> tuple[Question, ClientIds]:
-    """The question without the candidates that were selected too often, and who they are; and how tables are clipped.
+    """The question with the limits of `defence`, and the candidates that these exclude.
 
-    It is put before anybody is asked, so it holds for every selector. The others are compared among themselves.
+    A candidate that has reached its limit of selections is excluded before any client is asked, so that the limit holds
+    for every selector. The remaining candidates are compared among themselves.
 
     Args:
         question: with all candidates of the round.
-        recent: who was selected in the latest rounds; see `remember`.
+        recent: the selections of the latest rounds; see `remember`.
         defence: settings.
     """
     question = question._replace(table_clip=defence.table_clip)
@@ -28,7 +29,7 @@ def defended(question: Question, recent: tuple[ClientIds, ...], defence: Defence
 
 
 def remember(recent: tuple[ClientIds, ...], chosen: ClientIds, defence: DefenceConfig) -> tuple[ClientIds, ...]:
-    """The selections that the next round must know of: those of the latest `window` - 1 rounds."""
+    """The selections that count in the next round: those of the latest `window` - 1 rounds."""
     if defence.max_selections is None:
         return ()
     return (*recent, chosen)[max(0, len(recent) + 2 - defence.window) :]

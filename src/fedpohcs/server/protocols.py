@@ -1,4 +1,4 @@
-"""What the round needs of whoever runs the clients."""
+"""What a round needs from the code that runs the clients."""
 
 from collections.abc import Mapping, Set
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ class RemoteClients(NamedTuple):
 
 
 class MostSteps(NamedTuple):
-    """Environment steps that one client can make: who says it has made more is wrong."""
+    """Largest numbers of environment steps of one client; a reply that claims more is refused."""
 
     train: int
     evaluation: int

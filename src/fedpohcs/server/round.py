@@ -95,7 +95,7 @@ def run_round(
 def evaluate_start(
     state: ServerState, executor: Executor, selector: Selector, federation: FederationConfig, seed: int
 ) -> RoundRecord:
-    """Round 0: how the untrained policy does, which is also what the first round measures."""
+    """Round 0: evaluate the untrained policy. The first round measures clients by these episodes."""
     clock = PhaseClock()
     with clock.phase("evaluate"):
         upcoming = ask_question(state.round, selector, federation, seed)
@@ -110,7 +110,7 @@ def evaluate_start(
 
 
 def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> Evaluation:
-    """What the policy returns to every client whose answer is sound."""
+    """The return of the policy for every client whose reply is sound."""
     everyone = np.arange(executor.num_clients)
     return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
 
@@ -126,13 +126,13 @@ def evaluate_held_out(
 
 
 def name_bad_replies(record: RoundRecord) -> None:
-    """Say in the log who sent what cannot be right."""
+    """Log the clients whose replies broke a rule."""
     for bad in record.bad_replies:
         log.warning("client %d, round %d: its answer to %s %s", bad.client + 1, record.round, bad.phase, bad.text)
 
 
 def ask_question(round_number: int, selector: Selector, federation: FederationConfig, seed: int) -> Question:
-    """The candidates of a round: a function of the seed, so that every selector meets the same ones."""
+    """The candidates of a round: a function of the seed, so that every selector gets the same ones."""
     n = federation.num_clients
     d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
     sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
@@ -141,7 +141,7 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
 
 
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
-    """The same question without the candidates that were asked and did not answer: a network may lose them."""
+    """The question without candidates that were asked and did not reply, as happens in a network."""
     silent = np.setdiff1d(asked, metrics.client)
     return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
 
