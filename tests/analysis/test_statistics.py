@@ -118,6 +118,7 @@ def test_median_of_censored_times_is_that_of_scipys_survival_function(seed: int)
 def test_threshold_is_reached_at_the_first_round_or_censored_at_the_last() -> None:
     returns, clock = np.array([0.0, 3.0, 2.0, 5.0]), np.array([0.0, 10.0, 20.0, 30.0])
     assert first_reached(returns, clock, 2) == (10, True)
+    assert first_reached(returns, clock, 3) == (10, True)
     assert first_reached(returns, clock, 6) == (30, False)
 
 

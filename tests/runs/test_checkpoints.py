@@ -223,6 +223,15 @@ def test_a_checkpoint_ahead_of_the_tables_is_passed_over_and_the_newest_of_the_o
         latest_checkpoint(tmp_path, CONFIG, 2)
 
 
+def test_a_checkpoint_serves_a_longer_run_and_no_other_config(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        write_checkpoint(tmp_path, Checkpoint(number, to_dict(CONFIG), None))
+    assert [path.name for path in checkpoint_files(tmp_path)] == [f"round-00000{n}.ckpt" for n in (3, 4, 5)]
+    assert latest_checkpoint(tmp_path, replace(CONFIG, rounds=9), 5) is not None
+    with pytest.raises(UserError, match=r"another config: seed \(0 there, 1 here\)"):
+        latest_checkpoint(tmp_path, replace(CONFIG, seed=1), 5)
+
+
 def test_checkpoints_of_other_settings_are_refused_by_key(stopped: Path) -> None:
     config = (stopped / "config.json").read_text()
     (stopped / "config.json").write_text(config.replace('"momentum": 0.9', '"momentum": 0.8'))
