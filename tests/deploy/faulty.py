@@ -66,12 +66,12 @@ class Clients:
             self.executor.evaluate(received, request.round, np.array([client]))  # the evaluation that it missed
         if request.phase != TRAIN and due:
             self.evaluated[client] = request.round
-        return remote._do(self.executor, request, received)
+        return remote._do(self.executor, request, received, {})
 
     def forget(self, client: int) -> None:
         """A crash: what it kept between rounds is gone."""
         only = np.array([client])
-        self.executor._store(only, **take_clients(self.executor._fresh_state(), only)._asdict())
+        self.executor._store(only, **take_clients(self.executor._initial_state(), only)._asdict())
         self.executor.history.pop(client, None)
         self.evaluated.pop(client, None)
 

@@ -97,14 +97,14 @@ def test_their_filters_are_warmed_up_and_updated_by_their_evaluations_alone(worl
     executor = make_executor(config)
     try:
         params, held_out = executor.initial_params(), NUM_CLIENTS + np.arange(2)
-        warm = executor.client_filters().observation.seen.copy()
+        warm = executor.state.filters.observation.seen.copy()
         assert warm.shape == (NUM_CLIENTS + 2,)
         assert (warm > 0).all()
         executor.evaluate(params, 0, np.arange(NUM_CLIENTS))
         executor.train(params, 0, np.arange(2))
-        np.testing.assert_array_equal(executor.client_filters().observation.seen[held_out], warm[held_out])
+        np.testing.assert_array_equal(executor.state.filters.observation.seen[held_out], warm[held_out])
         played = executor.evaluate(params, 0, held_out)
-        seen = executor.client_filters().observation.seen[held_out]
+        seen = executor.state.filters.observation.seen[held_out]
         np.testing.assert_allclose(seen - warm[held_out], played.steps)
         assert played.client.tolist() == held_out.tolist()
         assert not set(held_out.tolist()) & set(executor.history)  # nobody measures held-out clients
