@@ -217,7 +217,7 @@ def test_one_client_whose_own_metric_is_not_finite_is_left_out_and_the_run_goes_
 
 def test_an_unknown_metric_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SELECTORS, "own", selector_reading("mean_retrun"))
-    with pytest.raises(UserError, match=r"metric \(='mean_retrun'\) is not known. Did you mean 'mean_return'"):
+    with pytest.raises(UserError, match=r"requires \(='mean_retrun'\) is not known. Did you mean 'mean_return'"):
         check_names(replace(CONFIG, selector="own"))
 
 

@@ -12,7 +12,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
-from fedpohcs.core.types import ServerState
+from fedpohcs.core.types import NO_EXTRA, ServerState
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.server.round import ask_question, evaluate_start, run_round
@@ -104,8 +104,8 @@ def test_client_weights_decide_aggregation_when_asked() -> None:
 
 def test_a_diverged_client_is_left_out_named_and_counted() -> None:
     class Sabotaged(InProcessExecutor):
-        def train(self, params, round_number, clients):  # type: ignore[no-untyped-def]
-            updates = super().train(params, round_number, clients)
+        def train(self, params, round_number, clients, extra=NO_EXTRA):  # type: ignore[no-untyped-def]
+            updates = super().train(params, round_number, clients, extra)
             spoiled = jax.tree.map(
                 lambda x: np.where(np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1)) == 1, np.nan, x), updates.params
             )

@@ -10,6 +10,7 @@ import pytest
 from conftest import MakeRun, made_up_records
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, from_dict
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.trees import named_arrays
 from fedpohcs.runs.storage import RunFolder, find_runs, load_run
 
 
@@ -153,7 +154,7 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path, config: Ex
 
 def test_policy_is_stored_by_path_without_pickle(tmp_path: Path, config: ExperimentConfig) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
-    folder.save_policy({"policy": [np.ones((2, 3)), np.zeros(3)], "kl": np.float32(1)})
+    folder.save_policy(named_arrays({"policy": [np.ones((2, 3)), np.zeros(3)], "kl": np.float32(1)}))
     with np.load(folder.path / "policy.npz", allow_pickle=False) as stored:
         assert {name: array.shape for name, array in stored.items()} == {
             "policy/0": (2, 3),

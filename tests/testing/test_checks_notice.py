@@ -294,7 +294,7 @@ def test_the_check_of_a_metric_notices(metric: Metric, complaint: str) -> None:
 class Lonely(TabularWorlds):
     """One client, however many were asked for."""
 
-    def __init__(self, level: str, num_clients: int) -> None:
+    def __init__(self, level: str, num_clients: int, num_held_out: int = 0) -> None:
         super().__init__(level, 1)
 
 

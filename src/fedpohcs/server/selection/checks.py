@@ -8,6 +8,7 @@ import numpy as np
 from fedpohcs.core import registries
 from fedpohcs.core.errors import require_known
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
+from fedpohcs.metrics.base import find_metric
 from fedpohcs.server.factories import kind_of, make_registered, refuse
 from fedpohcs.server.selection.base import Question, Selector
 
@@ -19,6 +20,7 @@ def make_selector(name: str) -> Selector:
         _refuse(name, f"has requires (={selector.requires!r})", "It must be a set of names, such as {'mean_return'}.")
     for metric in sorted(selector.requires):
         require_known(f"metric that selector {name!r} requires", metric, registries.METRICS)
+        find_metric(metric)
     return selector._replace(requires=frozenset(selector.requires), name=name)
 
 
