@@ -308,6 +308,12 @@ def test_the_example_of_a_learner_keeps_the_contract_and_improves_its_policy(exa
     assert returns[-1] > returns[0] + 1
 
 
+def test_the_example_of_a_recurrent_network_remembers_what_others_cannot(example) -> None:
+    module = example("recurrent_network")
+    assert max(module.main(rounds=10).mean_returns[6:]) > 0.9
+    assert max(module.main(rounds=6, window=1).mean_returns) < 0.75
+
+
 def test_the_example_of_a_network_acts_row_by_row_and_trains(example) -> None:
     network = example("own_network").convolution(6, 3)
     weights = network.init(jax.random.key(0))

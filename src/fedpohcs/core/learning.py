@@ -28,6 +28,9 @@ class LearningConfig:
     """Networks of your own, `module:function`; docs/how-to/add-a-network.md explains. None: tanh layers."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Tanh layers of each network. Empty: linear, a table where observations are one-hot."""
+    observation_window: int = 1
+    """Observations that the networks see at once: the latest and those before it, oldest first. A recurrent network
+    reads them as its sequence."""
     local_iterations: int = 5
     """I, local iterations per round."""
     steps_per_iteration: int = 2048
@@ -52,7 +55,9 @@ class LearningConfig:
         check_kinds(AT, self)
         expected = type(self).kind
         require(self.kind == expected, "learner.kind", self.kind, f"must be {expected!r} for {type(self).__name__}")
-        require_positive(AT, self, "local_iterations", "steps_per_iteration", "observation_clip", "reward_clip")
+        require_positive(
+            AT, self, "observation_window", "local_iterations", "steps_per_iteration", "observation_clip", "reward_clip"
+        )
         require_not_negative(AT, self, "filter_warmup_steps")
         if self.filter_evaluation_episodes is not None:
             require_positive(AT, self, "filter_evaluation_episodes")

@@ -59,8 +59,6 @@ class PolicyParams(NamedTuple):
 class AgentParams(NamedTuple):
     """All that is federated: policy, critic, and the KL coefficient beta, which is averaged like a weight."""
 
-    controls = ("kl_coefficient",)  # parts with a rule of their own, which no server optimiser changes
-
     policy: PolicyParams
     critic: Any  # as the policy's layers
     kl_coefficient: AnyArray

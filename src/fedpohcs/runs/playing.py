@@ -10,6 +10,7 @@ from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trajectory import Episode
 from fedpohcs.runs.storage import read_config
 from fedpohcs.worlds.base import TracedWorld
+from fedpohcs.worlds.windows import first_window, next_window
 
 
 def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy: bool = False) -> list[Episode]:
@@ -22,16 +23,17 @@ def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy:
     require(client < n + held_out, "client", client + 1, f"must not exceed num_clients (={n}){more}")
     policy = load_run_policy(run)
 
-    def act(observation: np.ndarray, generator: np.random.Generator) -> Any:
-        return policy.act(observation, client, None if greedy else generator)
+    def act(window: np.ndarray, generator: np.random.Generator) -> Any:
+        return policy.act(window, client, None if greedy else generator)
 
-    from fedpohcs.worlds import make_world
+    from fedpohcs.worlds import check_world
     from fedpohcs.worlds.pictures import find_painter
 
-    world: Any = make_world(config)
+    world: Any = check_world(config).from_config(config)
     simulator = TracedSimulator(world, client) if isinstance(world, TracedWorld) else world.open(client)
     painter = find_painter(config.world)
-    stage = Stage(simulator, world.horizon, painter.scene if painter else lambda simulator: None)
+    scene = painter.scene if painter else lambda simulator: None
+    stage = Stage(simulator, world.horizon, scene, config.learner.observation_window)
     try:
         return [_play(stage, act, np.random.default_rng([seed, index])) for index in range(number)]
     except (RuntimeError, ValueError) as error:  # of an environment that is a user's own, or diverges
@@ -46,6 +48,7 @@ class Stage(NamedTuple):
     simulator: Any  # a `worlds.workers.Simulator`
     horizon: int
     scene: Callable[[Any], Any]  # of a `worlds.pictures.Painter`
+    window: int = 1  # observations that the policy sees at once
 
 
 class TracedSimulator:
@@ -76,13 +79,15 @@ class TracedSimulator:
 
 
 def _play(stage: Stage, act: Any, generator: np.random.Generator) -> Episode:
-    simulator, horizon, scene = stage
+    simulator, horizon, scene, length = stage
     observations, actions, rewards = [simulator.reset(generator)], [], []
+    window = first_window(observations[0], length)
     scenes, terminated, truncated = [scene(simulator)], False, False
     while not (terminated or truncated or len(rewards) == horizon):
-        action = act(observations[-1], generator)
+        action = act(window, generator)
         observation, reward, terminated, truncated, _ = simulator.step(action)
         observations.append(observation)
+        window = next_window(window, observation)
         actions.append(action)
         rewards.append(reward)
         scenes.append(scene(simulator))

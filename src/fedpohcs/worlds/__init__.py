@@ -5,6 +5,7 @@ from typing import Any
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require, require_known
 from fedpohcs.core.registries import WORLDS
+from fedpohcs.worlds.windows import windowed
 
 
 def world_class(name: str) -> Any:
@@ -29,4 +30,4 @@ def check_world(config: ExperimentConfig) -> Any:
 
 def make_world(config: ExperimentConfig) -> Any:
     """The world of an experiment with its population of clients."""
-    return check_world(config).from_config(config)
+    return windowed(check_world(config).from_config(config), config.learner.observation_window)

@@ -12,13 +12,16 @@ on their order, on the number of workers or threads, or on earlier calls.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.worlds.base import ContinuousActions, World
+
+if TYPE_CHECKING:
+    from fedpohcs.worlds.lockstep import Simulator as LaneSimulator
 
 
 class Actor(Protocol):
@@ -115,6 +118,20 @@ class HostWorld(World):
 
     def __hash__(self) -> int:
         return hash(self._shape())
+
+
+class LockstepWorld(HostWorld):
+    """A world with one simulator that steps the environments of all clients at once."""
+
+    @abstractmethod
+    def make_simulator(self) -> "LaneSimulator":
+        """The simulator of all clients."""
+
+    def make_collector(self) -> Collector:
+        """All clients in one simulation."""
+        from fedpohcs.worlds.lockstep import LockstepCollector  # compiled code, loaded with the first collector
+
+        return LockstepCollector(self, self.make_simulator())
 
 
 def episode_generator(play: Play, episode: int) -> np.random.Generator:

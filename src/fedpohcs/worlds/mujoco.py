@@ -14,10 +14,10 @@ import numpy as np
 
 from fedpohcs.core.errors import UserError
 from fedpohcs.worlds.base import ContinuousActions, with_held_out
-from fedpohcs.worlds.host import Collector, HostWorld
+from fedpohcs.worlds.host import LockstepWorld
 
 if TYPE_CHECKING:  # compiled code, loaded when the first collector is made
-    from fedpohcs.worlds.mujoco_batch import SingleSimulator
+    from fedpohcs.worlds.mujoco_batch import MujocoSimulator, SingleSimulator
 
 
 class Parameter(NamedTuple):
@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
             getattr(element, self.field)[self.position] = value
 
 
-class MujocoWorld(HostWorld):
+class MujocoWorld(LockstepWorld):
     """N clients that differ in `parameters`, whose values are spread evenly over the range of the level, ascending.
 
     The reward is that of Gymnasium's walking environments, version 5: forward speed, plus a bonus while healthy, minus
@@ -87,13 +87,11 @@ class MujocoWorld(HostWorld):
             names = ", ".join(f"{p.name or p.kind}.{p.field}" for p in self.parameters)
             raise UserError(f"{names} (={value:g}) makes no valid model: {' '.join(str(error).split())}") from error
 
-    def make_collector(self) -> Collector:
+    def make_simulator(self) -> "MujocoSimulator":
         """All clients in one batch simulation, on all cores."""
-        from fedpohcs.worlds.lockstep import LockstepCollector
         from fedpohcs.worlds.mujoco_batch import MujocoSimulator
 
-        models = [self.make_model(value) for value in self.values]
-        return LockstepCollector(self, MujocoSimulator(self, models))
+        return MujocoSimulator(self, [self.make_model(value) for value in self.values])
 
     def open(self, client: int) -> "SingleSimulator":
         """The environment of one client."""
