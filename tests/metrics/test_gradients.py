@@ -43,3 +43,29 @@ def test_the_gradient_is_that_of_the_mean_surrogate_over_all_recorded_steps(epis
         expected = -np.concatenate([np.ravel(leaf) for leaf in leaves])
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_scale_turns_the_standardised_gradient_into_that_of_the_mean_return_per_episode() -> None:
+    """sum_t A_t grad log pi(a_t | s_t), averaged over episodes, with raw rewards and advantages minus their mean."""
+    federation = FederationConfig(num_clients=3, num_candidates=2, num_selected=1, evaluation_episodes=4)
+    learner = replace(preset("tabular").learner, filter_rewards=True, filter_warmup_steps=200)
+    executor = InProcessExecutor(replace(preset("tabular"), federation=federation, learner=learner))
+    params, names = executor.initial_params(), frozenset({"policy_gradient", "gradient_scale"})
+    executor.evaluate(params, 0, np.arange(3))
+    found = executor.measure(params, 0, CLIENTS, names)
+    ours = found.column("gradient_scale")[:, None] * found.column("policy_gradient")
+    for row, client in enumerate(CLIENTS.tolist()):
+        filters = jax.tree.map(lambda x: x[client], executor.state.filters)  # noqa: B023
+        trajectory = executor.episodes_of(client)[-1]
+        seen, squares = float(filters.reward.seen), float(filters.reward.squares)
+        advantage = np.asarray(executor.learner.step_advantages(params, filters, trajectory)) * np.sqrt(squares / seen)
+        valid = np.asarray(trajectory.valid)
+        centred = np.where(valid, advantage - advantage[valid].mean(), 0)
+
+        def total(policy, trajectory=trajectory, filters=filters, centred=centred):
+            observation = executor.learner.filtered(filters, trajectory.observation)
+            new = executor.learner.distribution(params._replace(policy=policy), observation)
+            return (centred * new.log_prob(trajectory.action)).sum() / 4
+
+        expected = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.grad(total)(params.policy))])
+        np.testing.assert_allclose(ours[row], expected, rtol=2e-3, atol=1e-3 * abs(expected).max())

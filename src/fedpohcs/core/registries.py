@@ -104,6 +104,7 @@ METRICS = Registry(
         "return_std": "fedpohcs.metrics.returns:RETURN_STD",
         "episode_length": "fedpohcs.metrics.returns:EPISODE_LENGTH",
         "gradient_norm": "fedpohcs.metrics.gradients:GRADIENT_NORM",
+        "gradient_scale": "fedpohcs.metrics.gradients:GRADIENT_SCALE",
         "policy_gradient": "fedpohcs.metrics.gradients:POLICY_GRADIENT",
         "weighted_advantage": "fedpohcs.metrics.table:WEIGHTED_ADVANTAGE",
     },

@@ -19,6 +19,7 @@ from fedpohcs.learners.filters import (
     filter_observation,
     filter_reward,
     init_filters,
+    standard_deviation,
     stored_filters,
     update_moments,
 )
@@ -135,6 +136,10 @@ class Learner(ABC):
     def filtered_reward(self, filters: Filters, reward: AnyArray) -> AnyArray:
         """Rewards as the learner sees them."""
         return filter_reward(filters, reward, self.config.reward_limit)
+
+    def reward_scale(self, filters: Filters) -> AnyArray:
+        """What filtered rewards must be multiplied by to be raw ones again, if none was clipped."""
+        return standard_deviation(filters.reward, filters.reward.mean.__array_namespace__())
 
     def stored_filters(self, filters: Filters) -> dict[str, np.ndarray]:
         """The filters of all clients as arrays of `policy.npz`."""

@@ -47,6 +47,17 @@ def mean_gradients(program: ClientProgram, sent: Broadcast, own: Own, trajectory
     return jax.vmap(one)(own, trajectory)
 
 
+def standard_scales(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+    """Mean episode length times the standard deviation of raw advantages, [C]."""
+    valid = trajectory.valid
+    advantage = program.step_advantages(sent, own, trajectory)
+    steps = jnp.maximum(valid.sum(axis=(1, 2)), 1)
+    mean = jnp.where(valid, advantage, 0).sum(axis=(1, 2)) / steps
+    squares = jnp.where(valid, (advantage - mean[:, None, None]) ** 2, 0).sum(axis=(1, 2))
+    length = steps / jnp.maximum((valid & trajectory.last).sum(axis=(1, 2)), 1)
+    return length * jnp.sqrt(squares / steps) * program.learner.reward_scale(own.filters)
+
+
 def _flattened(tree: Any) -> jax.Array:
     return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
@@ -54,6 +65,11 @@ def _flattened(tree: Any) -> jax.Array:
 def gradient_norm(measuring: Measuring, clients: ClientIds) -> Vector:
     """Mean norm of the policy gradient over a few minibatches of the episodes recorded last."""
     return measuring.compute(mean_norms, clients)
+
+
+def gradient_scale(measuring: Measuring, clients: ClientIds) -> Vector:
+    """L_n sigma_n, by which a client's standardised policy gradient is too short to be that of its return."""
+    return measuring.compute(standard_scales, clients)
 
 
 def policy_gradient(measuring: Measuring, clients: ClientIds) -> np.ndarray:
@@ -67,4 +83,5 @@ def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[
 
 
 GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")
+GRADIENT_SCALE = Metric(gradient_scale, hide="number", prefers="high")
 POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)

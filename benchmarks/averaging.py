@@ -1,0 +1,250 @@
+"""What averaging aims at: who is drawn, how updates are weighed, and server momentum, each varied on its own.
+
+A method is named DRAW/WEIGHT[/SERVER][/LEARNER]:
+- DRAW: `random`, `full` (everyone trains), `top-SCORE` or `draw-SCORE` (in proportion to it);
+- WEIGHT of an update: `steps`, `equal`, `ratio` (score by inclusion probability), or a SCORE;
+- SERVER: `mX` is momentum X on the policy alone, `aX` momentum X on policy and critic, `rX` a server learning rate;
+- LEARNER: `common` divides advantages by one scale for all clients, `common-length` also undoes the episode length.
+SCORE is `potential` (the norm of D_n A_n), `length-potential`, `sigma`, `length-sigma` (the metric gradient_scale), or
+`own-potential`, the norm over all pairs of a client.
+
+Results are one JSON file per run in --out; runs that are there are not run again. See docs/what-averaging-aims-at.md.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from _common import argument_parser
+
+from fedpohcs import LEARNERS, SELECTORS, ExperimentConfig, PPOConfig, preset, run_experiment
+from fedpohcs.core.config import ServerOptimiserConfig
+from fedpohcs.core.types import CandidateMetrics, Selection, Vector
+from fedpohcs.server.selection.base import Question, Selector, choose, choose_at_random
+from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
+from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
+
+Score = Callable[[Question, CandidateMetrics], Vector]
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--world", default="mountain-cars")
+    parser.add_argument("--levels", default="medium,high")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--methods", required=True)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--selected", type=int, help="K, and d at least as large")
+    parser.add_argument("--episodes", type=int, help="evaluation episodes")
+    parser.add_argument("--out", type=Path, default=Path("runs/averaging"))
+    arguments = parser.parse_args()
+    for seed in map(int, arguments.seeds.split(",")):
+        for level in arguments.levels.split(","):
+            for method in arguments.methods.split(","):
+                config = configured(arguments.world, level, seed, method, 3 if arguments.quick else arguments.rounds)
+                if arguments.selected:
+                    federation = config.federation
+                    candidates = max(federation.num_candidates, arguments.selected)
+                    config = replace(
+                        config,
+                        federation=replace(federation, num_candidates=candidates, num_selected=arguments.selected),
+                    )
+                if arguments.episodes:
+                    federation = replace(config.federation, evaluation_episodes=arguments.episodes)
+                    config = replace(config, federation=federation)
+                run(config, method, arguments.out)
+
+
+def run(config: ExperimentConfig, method: str, out: Path) -> None:
+    """One run, unless its result is there."""
+    k = config.federation.num_selected
+    name = f"{config.world}-{config.level}-{config.seed}-{method.replace('/', '+')}-{config.rounds}-k{k}.json"
+    path = out / name
+    if path.exists():
+        return
+    start = time.perf_counter()
+    history = run_experiment(config)
+    returns = [r.evaluation.mean_return for r in history.records]
+    chosen = [r.selection.client.tolist() for r in history.records]
+    result = {
+        "world": config.world,
+        "level": config.level,
+        "seed": config.seed,
+        "method": method,
+        "k": k,
+        "mean": [float(np.mean(x)) for x in returns],
+        "worst": [float(np.min(x)) for x in returns],
+        "tenth": [float(np.mean(np.sort(x)[: max(1, len(x) // 10)])) for x in returns],
+        "chosen": chosen,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result))
+    mean = np.array(result["mean"])
+    print(
+        f"{config.level:7s} s{config.seed} {method:40s} k{k} 0-{config.rounds}: {mean.mean():7.1f}  last 10: "
+        f"{mean[-10:].mean():7.1f}  worst: {np.mean(result['worst'][-10:]):7.1f}  {time.perf_counter() - start:.0f} s",
+        flush=True,
+    )
+
+
+def configured(world: str, level: str, seed: int, method: str, rounds: int) -> ExperimentConfig:
+    """The preset with a method."""
+    drawn, weight, *rest = method.split("/")
+    SELECTORS[method] = lambda: make(drawn, weight)
+    config = replace(preset(world, level=level), selector=method, seed=seed, rounds=rounds)
+    for part in rest:
+        if part.startswith("common"):
+            settings = {f.name: getattr(config.learner, f.name) for f in fields(PPOConfig) if f.name != "kind"}
+            config = replace(config, learner=CommonConfig(**settings, undo_length=part == "common-length"))
+        else:
+            config = with_server(config, part[0], float(part[1:]))
+    return config
+
+
+def with_server(config: ExperimentConfig, kind: str, value: float) -> ExperimentConfig:
+    settings = {
+        "m": ServerOptimiserConfig(momentum=value, parts=("policy",)),
+        "a": ServerOptimiserConfig(momentum=value),
+        "r": ServerOptimiserConfig(momentum=0.0, learning_rate=value, parts=("policy",)),
+    }[kind]
+    federation = replace(config.federation, server_optimiser="momentum")
+    return replace(config, federation=federation, server_optimiser=settings)
+
+
+def potential(question: Question, metrics: CandidateMetrics) -> Vector:
+    tables = metrics.column("weighted_advantage")
+    return heterogeneity_scores(question, metrics.client, tables)["learning_potential"]
+
+
+def own_potential(question: Question, metrics: CandidateMetrics) -> Vector:
+    return np.array([np.linalg.norm(table.value) for table in metrics.column("weighted_advantage")])
+
+
+def length(question: Question, metrics: CandidateMetrics) -> Vector:
+    return metrics.column("episode_length")
+
+
+def length_sigma(question: Question, metrics: CandidateMetrics) -> Vector:
+    return metrics.column("gradient_scale")
+
+
+SCORES: dict[str, tuple[frozenset[str], Score]] = {
+    "potential": (frozenset({"weighted_advantage"}), potential),
+    "own-potential": (frozenset({"weighted_advantage"}), own_potential),
+    "length-potential": (
+        frozenset({"weighted_advantage", "episode_length"}),
+        lambda q, m: length(q, m) * potential(q, m),
+    ),
+    "length-own-potential": (
+        frozenset({"weighted_advantage", "episode_length"}),
+        lambda q, m: length(q, m) * own_potential(q, m),
+    ),
+    "sigma": (
+        frozenset({"gradient_scale", "episode_length"}),
+        lambda q, m: length_sigma(q, m) / length(q, m),
+    ),
+    "length-sigma": (frozenset({"gradient_scale"}), length_sigma),
+}
+
+
+def make(drawn: str, weight: str) -> Selector:
+    """The selector of a method."""
+    kind, _, by = drawn.partition("-")
+    names = {name for name in (by, weight) if name in SCORES}
+    requires = frozenset().union(*(SCORES[name][0] for name in names))
+
+    def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
+        clients = metrics.client if requires else question.candidates
+        score = SCORES[by][1](question, metrics) if by else np.ones(len(clients))
+        probability = inclusion_probabilities(score, question.num_selected)
+        if kind == "draw":
+            chosen = clients[draw(probability, question.generator)]
+        elif kind == "top":
+            chosen = choose(question, clients, score)
+        else:
+            chosen = choose_at_random(question, clients)
+        place = np.searchsorted(clients, chosen)
+        if weight == "steps":
+            return Selection(chosen), state
+        if weight == "equal":
+            return Selection(chosen, weight=np.ones(len(chosen))), state
+        ratio = score / probability if weight == "ratio" else SCORES[weight][1](question, metrics)
+        return Selection(chosen, weight=ratio[place] / ratio[place].sum()), state
+
+    asks = {} if requires else {"asks": lambda question, state: question.candidates[:0]}
+    return Selector(select, requires=requires, everyone=kind == "full", **asks)
+
+
+@dataclass(frozen=True)
+class CommonConfig(PPOConfig):
+    """PPO that divides advantages by one scale for all clients, which is averaged like the KL coefficient."""
+
+    algorithm: ClassVar[str] = "averaging:CommonPPO"
+    kind: str = "ppo-common"
+    undo_length: bool = False
+
+
+LEARNERS["ppo-common"] = "averaging:CommonConfig"
+
+
+class CommonParams(NamedTuple):
+    """As `AgentParams`, with the scale."""
+
+    policy: Any
+    critic: Any
+    kl_coefficient: Any
+    scale: Any  # 0 before anybody has trained
+
+    controls = ("kl_coefficient", "scale")
+
+
+def _common_ppo() -> type:
+    import jax.numpy as jnp
+
+    from fedpohcs.learners.base import Learned, Progress
+    from fedpohcs.learners.networks import AgentParams
+    from fedpohcs.learners.ppo import PPO, advantages, make_batch, masked_mean, update
+
+    class CommonPPO(PPO):
+        """PPO with a common scale."""
+
+        def init_params(self, key: Any) -> Any:
+            return CommonParams(*super().init_params(key), jnp.float32(0))
+
+        def init_memory(self, params: Any) -> Any:
+            return super().init_memory(AgentParams(*params[:3]))
+
+        def learn(self, sent: Any, now: Any, trajectory: Any, draws: Any) -> Any:
+            agent = AgentParams(*now.params[:3])
+            batch = make_batch(self.config, agent, now.filters, trajectory, self.networks)
+            advantage, _ = advantages(self.config, agent, now.filters, trajectory, self.networks)
+            mean = masked_mean(advantage, trajectory.valid)
+            own = jnp.sqrt(masked_mean((advantage - mean) ** 2, trajectory.valid)) * self.reward_scale(now.filters)
+            if self.config.undo_length:
+                own = own * trajectory.valid.sum() / jnp.maximum((trajectory.valid & trajectory.last).sum(), 1)
+            common = jnp.where(sent.params.scale > 0, sent.params.scale, own)
+            scaled = batch.samples._replace(advantage=batch.samples.advantage * own / common)
+            batch = batch._replace(samples=scaled)
+            params, memory, info = update(self.config, sent.schedule, agent, now.memory, batch, draws, self.networks)
+            filters = self.observe(now.filters, trajectory)
+            return Learned(Progress(CommonParams(*params, own), filters, memory), batch.valid.sum(), info)
+
+    return CommonPPO
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CommonPPO":
+        globals()[name] = _common_ppo()
+        return globals()[name]
+    raise AttributeError(name)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.modules["averaging"] = sys.modules["__main__"]
+    main()
