@@ -131,6 +131,9 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "tabular"], "--out"),
         (["compare", "tabular", "--out", "x", "--selectors", "fedavg,fedprox"], "selector (='fedprox')"),
         (["compare", "tabular", "--out", "x", "--selectors", "fedavg,"], "joined by commas"),
+        (["compare", "tabular", "--out", "x", "--selectors", "fedavg+momntum"], "momentum"),
+        (["compare", "tabular", "--out", "x", "--seeds", "3-1"], "ranges such as 10-12"),
+        (["compare", "tabular", "--out", "x", "--seeds", "1,0-2"], "must be different numbers"),
         (["compare", "tabular", "--out", "x", "--selectors", "fedavg,fedavg"], "different names"),
         (["compare", "tabular", "--out", "x", "--seeds", "0,one"], "whole numbers"),
         (["compare", "tabular", "--out", "x", "--levels", "low,lower"], "level (='lower')"),
@@ -243,6 +246,25 @@ def test_compare_runs_every_level_selector_and_seed(quick_runs: list[ExperimentC
     ]
     assert {config.learner.batch_size for config in quick_runs} == {64}
     assert load_run(Path("cmp/high/fedavg/seed-1")).config == quick_runs[-1]
+
+
+def test_compare_takes_selectors_with_a_server_optimiser_and_ranges_of_seeds(
+    quick_runs: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--selectors", "fedavg,fedavg+momentum", "--seeds", "3,10-11", "--rounds", "12", "--jobs", "1"]
+    assert main(["compare", "tabular", *options, "--out", "cmp"]) == 0
+    assert [(c.selector, c.federation.server_optimiser, c.seed) for c in quick_runs] == [
+        ("fedavg", optimiser, seed) for optimiser in (None, "momentum") for seed in (3, 10, 11)
+    ]
+    assert load_run(Path("cmp/medium/fedavg+momentum/seed-11")).config == quick_runs[-1]
+    assert "fedavg+momentum" in capsys.readouterr().out.split("difference to fedavg")[1]  # a column of its own
+
+
+@pytest.mark.parametrize("option", [["--selector", "fedavg+adam"], ["--selector=fedavg+adam"]])
+def test_train_takes_a_selector_with_a_server_optimiser(quick_runs: list[ExperimentConfig], option: list[str]) -> None:
+    assert main(["train", "tabular", *option, "--rounds", "1"]) == 0
+    assert (quick_runs[0].selector, quick_runs[0].federation.server_optimiser) == ("fedavg", "adam")
+    assert Path("runs/tabular/medium/fedavg+adam/seed-0/rounds.csv").exists()
 
 
 def test_compare_ends_with_a_table_and_the_paths_of_what_it_wrote(

@@ -15,15 +15,15 @@ from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig, ServerOptimiserConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
-from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
+from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS, SELECTORS
 from fedpohcs.core.types import ServerState
 from fedpohcs.learners.networks import AgentParams
-from fedpohcs.runs.experiment import resume_experiment, run_experiment, start_training
+from fedpohcs.runs.experiment import optimiser_name, resume_experiment, run_experiment, start_training
 from fedpohcs.runs.storage import load_run
 from fedpohcs.server.aggregation import Aggregator, Combination
 from fedpohcs.server.optimisers import IDENTITY, Proposal, ServerOptimiser, make_optimiser
 from fedpohcs.server.round import run_round
-from fedpohcs.server.selection import make_selector
+from fedpohcs.server.selection import fedavg, make_selector
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4)
 CONFIG = replace(preset("tabular"), rounds=4, federation=SMALL)
@@ -293,3 +293,12 @@ def test_optimisers_are_set_on_the_command_line_and_listed(tmp_path: Path, capsy
 def test_an_epsilon_of_zero_is_refused_where_it_is_divided_by(name: str) -> None:
     with pytest.raises(UserError, match=r"server_optimiser.epsilon \(=0.0\) must be above 0 for adam and yogi"):
         make_optimiser(name, ServerOptimiserConfig(epsilon=0.0))
+
+
+def test_a_selector_may_recommend_an_optimiser_which_the_config_may_overrule(monkeypatch) -> None:
+    monkeypatch.setitem(SELECTORS.entries, "eager", lambda: fedavg()._replace(optimiser="yogi"))
+    config = replace(CONFIG, selector="eager")
+    assert optimiser_name(config) == "yogi" and config.method == "eager"
+    plain = replace(config, federation=replace(config.federation, server_optimiser="identity"))
+    assert optimiser_name(plain) == "identity" and plain.method == "eager+identity"
+    assert optimiser_name(CONFIG) == "identity"

@@ -38,13 +38,13 @@ def group_runs(runs: list[Run]) -> list[Group]:
     settings = [_flatten(to_dict(run.config)) for run in runs]
     families: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
-        families[run.config.world, run.config.level, run.config.selector].append(index)
+        families[run.config.world, run.config.level, run.config.method].append(index)
     members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    for (world, level, selector), indices in families.items():
+    for (world, level, method), indices in families.items():
         differing = _differing_keys([settings[index] for index in indices])
         for index in indices:
             details = [f"{key}={settings[index][key]}" for key in differing]
-            members[world, level, " ".join([selector, *details])].append(runs[index])
+            members[world, level, " ".join([method, *details])].append(runs[index])
     return [Group(*name, runs=_by_seed(group)) for name, group in members.items()]
 
 

@@ -71,9 +71,9 @@ class CompareOptions:
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     selectors: str = "fedavg,power-of-choice,gradient-norm,fedpohcs"
-    """Names, joined by commas; see `fedpohcs list`."""
+    """Names, joined by commas; see `fedpohcs list`. `fedavg+momentum` is a selector with a server optimiser."""
     seeds: str = "0,1,2"
-    """Whole numbers, joined by commas."""
+    """Whole numbers and ranges such as 10-12, joined by commas."""
     levels: str | None = None
     """Levels of heterogeneity, joined by commas. None: the preset's own."""
     config_file: Annotated[Path | None, arg(name="config")] = None

@@ -119,7 +119,7 @@ def compare(arguments: list[str]) -> None:
     start = starting_point("compare", arguments)
     given = _parse_compare(start, start.config(None, None))
     levels = _split("levels", given.levels) if given.levels else [given.config.level]
-    selectors, seeds = _split("selectors", given.selectors), [_seed(s) for s in _split("seeds", given.seeds)]
+    selectors, seeds = _split("selectors", given.selectors), _seeds(given.seeds)
     configs = []
     for level in levels:
         for selector in selectors:
@@ -278,10 +278,18 @@ def _split(name: str, text: str) -> list[str]:
     return parts
 
 
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise UserError(f"seeds (={text!r}) must be whole numbers joined by commas.")
-    return int(text)
+def _seeds(text: str) -> list[int]:
+    """The seeds of a list of numbers and ranges: 0,1,10-12."""
+    seeds = []
+    for part in _split("seeds", text):
+        first, _, last = part.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise UserError(f"seeds (={text!r}) must be whole numbers or ranges such as 10-12, joined by commas.")
+        seeds += range(int(first), int(last) + 1)
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"seeds (={text!r}) must be different numbers.")
+    return seeds
 
 
 @contextmanager

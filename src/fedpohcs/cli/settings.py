@@ -65,7 +65,7 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     clients = None if seen.clients is None else _whole_number("clients", seen.clients)
 
     def start(level: str | None, selector: str | None) -> ExperimentConfig:
-        return _with_learner(_with_clients(make(level, selector), clients), seen.learner)
+        return _with_learner(_with_clients(_with_method(make, level, selector), clients), seen.learner)
 
     return StartingPoint(name, start, rest, seen.level, seen.selector)
 
@@ -76,12 +76,34 @@ def present_names(arguments: list[str]) -> list[str]:
         print(
             "fedpohcs: --traffic.* is called --scenario.* now; the old name goes with the next release", file=sys.stderr
         )
+    arguments = _split_methods(arguments)
     arguments = [re.sub(r"^--traffic\.", "--scenario.", option) for option in arguments]
     return [re.sub(r"^--env(?==|$)", "--scenario.env", option) for option in arguments]
 
 
+def _split_methods(arguments: list[str]) -> list[str]:
+    """The options with `--selector fedavg+momentum` written out as two."""
+    split = []
+    for before, option in zip(["", *arguments], arguments, strict=False):
+        is_method = before == "--selector" or option.startswith("--selector=")
+        selector, plus, optimiser = option.partition("+") if is_method else (option, "", "")
+        split += [selector, "--federation.server-optimiser", optimiser] if plus else [option]
+    return split
+
+
 def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
     return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
+
+
+def _with_method(
+    make: Callable[[str | None, str | None], ExperimentConfig], level: str | None, method: str | None
+) -> ExperimentConfig:
+    """The config of a selector, or of `selector+optimiser`."""
+    selector, _, optimiser = (method or "").partition("+")
+    config = make(level, selector or None)
+    if not optimiser:
+        return config
+    return dataclasses.replace(config, federation=dataclasses.replace(config.federation, server_optimiser=optimiser))
 
 
 def _with_learner(config: ExperimentConfig, kind: str | None) -> ExperimentConfig:
@@ -109,4 +131,4 @@ def _whole_number(name: str, text: str) -> int:
 
 def run_path(config: ExperimentConfig) -> Path:
     """Where a run lies among those of its preset."""
-    return Path(config.level) / config.selector / f"seed-{config.seed}"
+    return Path(config.level) / config.method / f"seed-{config.seed}"

@@ -35,8 +35,9 @@ class FederationConfig:
     """f, the Byzantine clients among those selected that a robust aggregator must tolerate. More need a larger K."""
     change_limit: float = 2.0
     """Of norm-clip: the largest change of an update, in multiples of the median change."""
-    server_optimiser: str = "identity"
-    """How the server gets from the aggregated policy to the new one; see `fedpohcs list`."""
+    server_optimiser: str | None = None
+    """How the server gets from the aggregated policy to the new one; see `fedpohcs list`. None: as the selector
+    recommends, which for most is identity."""
     evaluation_episodes: int = 10
     """Episodes per client in an evaluation."""
     evaluation_every: int = 1
@@ -260,6 +261,12 @@ class ExperimentConfig:
             rule = f"must be None with privacy {self.privacy!r}: the server sees no table that it could clip"
             require(self.defence.table_clip is None, "defence.table_clip", self.defence.table_clip, rule)
         self._check_trust()
+
+    @property
+    def method(self) -> str:
+        """The selector, with the server optimiser if the config names one: `fedavg+momentum`."""
+        optimiser = self.federation.server_optimiser
+        return self.selector if optimiser is None else f"{self.selector}+{optimiser}"
 
     @property
     def filter_weight(self) -> float:

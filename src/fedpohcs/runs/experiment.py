@@ -81,7 +81,7 @@ class Training:
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.executor = with_liars(clients, config)
         self.is_new = saved is None
-        self.optimiser = make_optimiser(config.federation.server_optimiser, config.server_optimiser)
+        self.optimiser = make_optimiser(optimiser_name(config), config.server_optimiser)
         self.state = saved.server if saved else self._first_state()
 
     def _first_state(self) -> ServerState:
@@ -222,6 +222,11 @@ def _run_all(
     return History(config, records, training.state.params)
 
 
+def optimiser_name(config: ExperimentConfig) -> str:
+    """The server optimiser of a config: the one it names, or the one that its selector recommends."""
+    return config.federation.server_optimiser or make_selector(config.selector).optimiser
+
+
 def configure_jax(groups: int) -> None:
     """Set JAX up before it is first used. Imported here, because JAX itself takes a while."""
     from fedpohcs.execution import devices
@@ -245,8 +250,8 @@ def check_names(config: ExperimentConfig) -> None:
     config.learner.check_actions(world.actions)
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
-    require_known("federation.server_optimiser", federation.server_optimiser, OPTIMISERS)
-    make_optimiser(federation.server_optimiser, config.server_optimiser)
+    require_known("federation.server_optimiser", optimiser_name(config), OPTIMISERS)
+    make_optimiser(optimiser_name(config), config.server_optimiser)
     _check_trust(config)
     if config.privacy != "none":
         _check_privacy(config)

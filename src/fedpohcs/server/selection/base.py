@@ -36,6 +36,7 @@ class Selector(NamedTuple):
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
     private: bool = False  # Delta_n is enough for it, so it works where tables stay on the clients
+    optimiser: str = "identity"  # the server optimiser that goes with it, unless the config names another
     name: str = ""  # under which it is registered; `make_selector` fills it in
 
 
