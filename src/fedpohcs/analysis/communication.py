@@ -62,13 +62,13 @@ def phase_one(run: Run) -> dict[str, float]:
     down = columns["download_bytes"] if len(columns["download_bytes"]) else np.zeros(1)
     seconds = run.timings["measure"][1:] + run.timings["select"][1:]
     costs = {
-        "clients asked a round": len(columns["upload_bytes"]) / max(len(run.rounds["round"]) - 1, 1),
-        "kilobytes up, a client and round": columns["upload_bytes"].mean() / 1000,
-        "kilobytes down, a client and round": (weight_bytes(run) + down.mean()) / 1000,
-        "seconds a round (measure and select)": float(np.median(seconds)),
+        "clients asked per round": len(columns["upload_bytes"]) / max(len(run.rounds["round"]) - 1, 1),
+        "kilobytes up, per client and round": columns["upload_bytes"].mean() / 1000,
+        "kilobytes down, per client and round": (weight_bytes(run) + down.mean()) / 1000,
+        "seconds per round (measure and select)": float(np.median(seconds)),
     }
     if len(columns["attempts"]):
-        costs["attempts a round"] = columns["attempts"].mean()
+        costs["attempts per round"] = columns["attempts"].mean()
     if len(columns["privacy_loss"]):
         costs["largest privacy loss (epsilon)"] = columns["privacy_loss"].max()
     return costs

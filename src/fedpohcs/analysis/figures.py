@@ -34,7 +34,7 @@ STYLE: dict[Any, Any] = {
 
 
 def return_by_round(groups: Sequence[Group]) -> Figure:
-    """Mean return over all clients by round, one panel a level. Paper: Figs. mcc and mcc_level_hete."""
+    """Mean return over all clients by round, one panel per level. Paper: Figs. mcc and mcc_level_hete."""
     panels = by_level(groups)
     labels = list(dict.fromkeys(group.label for group in groups))
     with matplotlib.rc_context(STYLE):

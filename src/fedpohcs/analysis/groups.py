@@ -57,7 +57,7 @@ def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
 
 
 def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
-    """One run a seed: the longest, as it holds the shorter ones of that seed."""
+    """One run per seed: the longest, as it holds the shorter ones of that seed."""
     chosen: dict[int, Run] = {}
     for run in sorted(runs, key=lambda run: (run.config.seed, run.config.rounds)):
         other = chosen.get(run.config.seed)

@@ -186,7 +186,7 @@ def statistics_tables(
         tables += _bad_replies_table(f"answers left out, by phase and rule ({place})", members)
         if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
             tables.append(costs)
-        if (trust := _trust_table(f"what liars got and defences did ({place})", members)).rows:
+        if (trust := _trust_table(f"what Byzantine clients gained and defences did ({place})", members)).rows:
             tables.append(trust)
         base = _find_reference(members, reference)
         if base is None:
@@ -224,7 +224,7 @@ def timings_table(groups: Sequence[Group]) -> Table:
         rows.append(
             (f"{group.label} ({group.level})", *(_decimal(np.median(s), 3) if len(s) else "-" for s in seconds))
         )
-    return Table("median seconds a round", ("", *phases), tuple(rows))
+    return Table("median seconds per round", ("", *phases), tuple(rows))
 
 
 def to_csv(
@@ -331,7 +331,7 @@ def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
 
 
 def _trust_table(title: str, groups: Sequence[Group]) -> Table:
-    """What liars got and what was done against them; no rows if there is nothing to say."""
+    """What Byzantine clients gained and what defences did; no rows for runs without either."""
     note = "Mean over seeds [95 % bootstrap interval]; “-”: there was no such thing."
     return _figures_table(title, groups, trust_figures, note)
 

@@ -32,7 +32,7 @@ def run_all(
         wanted: the config of the run in each folder.
         out: folder that holds them all.
         overwrite: run everything anew.
-        jobs: runs at the same time. None: one a core.
+        jobs: runs at the same time. None: one per core.
         backend: "local", or "ray".
     """
     require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")

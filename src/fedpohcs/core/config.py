@@ -149,7 +149,7 @@ class ProtectionConfig:
     sketch_size: int = 16_384
     """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
     precise: bool = False
-    """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB a candidate."""
+    """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB per candidate."""
     value_limit: float = 128.0
     """Slots of a sketch are clipped to plus and minus this. Raise it where rewards are large."""
     scalar_limit: float | None = None
@@ -182,7 +182,7 @@ class ProtectionConfig:
 
 @dataclass(frozen=True)
 class DefenceConfig:
-    """What limits a lying client's share of the selections; docs/trust.md has the price of each. All off by default."""
+    """Limits to a Byzantine client's share of the selections; docs/trust.md has the cost of each. Off by default."""
 
     table_clip: float | None = None
     """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
@@ -202,12 +202,12 @@ class DefenceConfig:
 
 @dataclass(frozen=True)
 class AttackConfig:
-    """Clients that lie, to try defences with: a test world, and nothing to switch on where results matter."""
+    """Byzantine clients, to test defences with. Leave it off where results matter."""
 
     kind: str | None = None
-    """What they lie about; see `fedpohcs list`. None: nobody lies."""
+    """What Byzantine clients do; see `fedpohcs list`. None: all clients are honest."""
     clients: tuple[int, ...] | Literal["one-selected"] = (0,)
-    """Who lies: ids, counted from 0 as in the files of a run; or, in training, one of those selected, drawn anew every
+    """Byzantine clients: ids, counted from 0 as in the files of a run; or one of those selected, drawn anew every
     round."""
     scale: float = 10.0
     """How much: factor of an inflated table, of a flipped change, of noise, of a claimed score."""
@@ -270,7 +270,7 @@ class ExperimentConfig:
         return self.learner.filter_evaluation_episodes / played_a_round
 
     def _check_trust(self) -> None:
-        """Refuse liars that do not exist, and a cap under which there are too few to select from."""
+        """Refuse Byzantine clients that do not exist, and a cap under which there are too few to select from."""
         n, k = self.federation.num_clients, self.federation.num_selected
         liars = [] if self.attack.clients == "one-selected" or self.attack.kind is None else self.attack.clients
         rule = f"must be below num_clients (={n})"

@@ -156,7 +156,7 @@ ATTACKS = Registry(
     "attack",
     {
         "inflated-table": "fedpohcs.execution.attacked:INFLATED_TABLE",
-        "lying-score": "fedpohcs.execution.attacked:LYING_SCORE",
+        "lying-score": "fedpohcs.execution.attacked:INFLATED_SCORE",
         "flipped-update": "fedpohcs.execution.attacked:FLIPPED_UPDATE",
         "noisy-update": "fedpohcs.execution.attacked:NOISY_UPDATE",
         "nan-update": "fedpohcs.execution.attacked:NAN_UPDATE",

@@ -21,7 +21,7 @@ class Status(IntEnum):
 class Trajectory(NamedTuple):
     """Recorded steps: time comes first, then the lanes, which run side by side.
 
-    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write a step.
+    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write per step.
     """
 
     observation: AnyArray

@@ -221,7 +221,7 @@ class FlowerExecutor:
             return {}
         first = next(iter(requests.values()))
         number, phase = first.round, first.phase
-        self._meet_newcomers(again=phase == EVALUATE)  # one wait a round for a node that hangs
+        self._meet_newcomers(again=phase == EVALUATE)  # one wait per round for a node that hangs
         self.attempt += 1
         # One object for all: Flower sends equal contents once.
         record = {} if params is None else {"params": to_record(named_arrays(params))}
@@ -381,6 +381,6 @@ def _reason(error: Error) -> str:
 
 
 def _stacked_info(rows: list[Arrays], expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """By name, one number a client; not a number where the client did not answer."""
+    """By name, one number per client; not a number where the client did not answer."""
     names = [name for name in expected if name.startswith("info/")]
     return {name.removeprefix("info/"): np.array([row.get(name, np.nan) for row in rows], float) for name in names}

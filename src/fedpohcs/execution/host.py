@@ -65,7 +65,7 @@ class HostExecutor(LocalExecutor):
         return joined(parts)
 
     def _evaluated(self, order: PlayOrder, played: list[Played]) -> PlayResult:
-        """Undiscounted raw return an episode."""
+        """Undiscounted raw return per episode."""
         totals = np.array([one.trajectory.reward.sum(dtype=float) for one in played])
         return PlayResult(
             mean_return=totals / order.episodes,

@@ -72,7 +72,7 @@ def joined(chunks: Sequence[Chunk]) -> Any:
 
 
 class VectorisedMap:
-    """Clients are split into groups of one size, which run side by side: one device, and mostly one core, a group."""
+    """Clients are split into groups of one size, which run side by side: one device, and mostly one core, per group."""
 
     def __init__(self, groups: int) -> None:
         self.groups = min(groups, len(jax.local_devices()))
@@ -94,7 +94,7 @@ class VectorisedMap:
         return chunks
 
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """On one thread a group."""
+        """On one thread per group."""
         return list(self._threads.map(function, items))
 
 

@@ -113,7 +113,7 @@ class Metric(NamedTuple):
         reads: what must have been played: recorded episodes, the latest returns alone, or nothing.
         hide: how privacy sends it. "number": rounded; "table": a `WeightedAdvantage`, of which the server learns
             Delta_n alone; None: private selection refuses it.
-        prefers: of a score, which values get a client selected: a liar claims those. None: it is no score.
+        prefers: of a score, which values get a client selected: Byzantine clients claim those. None: it is no score.
         compile_ahead: what takes long before the first measurement; called in a thread of its own when a run starts.
     """
 

@@ -13,7 +13,7 @@ from fedpohcs.metrics.cells import Keys
 from fedpohcs.metrics.prediction import AdvantagePredictor, predict
 
 Tables = Sequence[WeightedAdvantage]
-Rows = Sequence[NDArray]  # one array a candidate
+Rows = Sequence[NDArray]  # one array per candidate
 
 
 def stack_tables(tables: Tables, compared_pairs: str = "shared") -> csr_array:

@@ -11,7 +11,7 @@ from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_known
 from fedpohcs.core.registries import SELECTORS, register_plugins
 from fedpohcs.core.types import Params, RoundRecord, ServerState
-from fedpohcs.execution import make_protected_executor, with_liars
+from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, read_from
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
@@ -79,7 +79,7 @@ class Training:
                 threading.Thread(target=metric.compile_ahead, daemon=True).start()
         record = read_from(self.selector.requires, "episodes")
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
-        self.executor = with_liars(clients, config)
+        self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
         self.optimiser = make_optimiser(config.federation.server_optimiser, config.server_optimiser)
         self.state = saved.server if saved else self._first_state()
@@ -137,7 +137,7 @@ def run_experiment(
         out: run folder; must not hold a run yet unless `overwrite`.
         overwrite: replace the run that is there.
         observers: told of every round.
-        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        checkpoint_every: rounds from one checkpoint to the next; 0: none are written.
         keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
         make_clients: who runs the clients. They live in this process by default.
     """
@@ -164,7 +164,7 @@ def resume_experiment(
         path: the run folder.
         rounds: in all; None: as many as the run was to have.
         observers: told of every new round.
-        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
+        checkpoint_every: rounds from one checkpoint to the next; 0: none are written.
         keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
         make_clients: who runs the clients. They live in this process by default.
     """
@@ -286,7 +286,7 @@ def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
     rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
     scores = any(find_metric(name).prefers for name in requires) or (tables and config.privacy != "none")
     require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
-    rule = f"is for updates: when clients lie about {about}s nobody is selected yet"
+    rule = f"is for attacks on updates: when clients send {about}s, none is selected yet"
     everyone = config.attack.clients != "one-selected"
     require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
 

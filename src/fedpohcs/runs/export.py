@@ -144,7 +144,7 @@ def _field(number: int, content: int | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; a set top bit says that more follow."""
+    """Seven bits per byte, the lowest first; a set top bit says that more follow."""
     parts = []
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
