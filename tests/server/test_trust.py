@@ -350,7 +350,7 @@ def test_a_client_that_was_lost_cannot_lie_about_its_score() -> None:
         ({"attack": AttackConfig("inflated-table"), "selector": "fedavg"}, "is about tables, which no client sends"),
         ({"attack": AttackConfig("lying-score")}, "is about scores, which no client sends"),
         ({"attack": AttackConfig("lying-score"), "selector": "fedavg"}, "is about scores"),
-        ({"attack": AttackConfig("inflated-table", "one-selected")}, "is for updates"),
+        ({"attack": AttackConfig("inflated-table", "one-selected")}, "is for attacks on updates"),
         ({"defence": DefenceConfig(max_selections=20), "selector": "full"}, "selects everyone"),
         ({"federation": replace(FEDERATION, aggregator="krum")}, r"num_selected \(=3\) must be at least 5 for krum"),
         ({"federation": replace(FEDERATION, aggregator="multi-krum")}, "at least 5"),
