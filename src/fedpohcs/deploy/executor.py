@@ -111,7 +111,7 @@ class FlowerExecutor:
         self.quarantine: dict[int, int] = {}  # round from which a client is asked again
         self.bad: list[BadReply] = []  # replies that were left out and are not reported yet
         self.upcoming: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
-        self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client: measurements that came with an evaluation
+        self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, sent with an evaluation
         self.invitations: Mapping[int, bytes] = {}  # of private selection, sent with the next evaluation
         self.attempt = 0
         self.empty_rounds = 0

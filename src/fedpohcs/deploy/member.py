@@ -29,7 +29,7 @@ class Kept(NamedTuple):
 
 
 class Member:
-    """Answers for one client in one run. No mask is used twice, even if a message is repeated or the process restarts."""
+    """Answers for one client in one run. No mask is used twice, not even for a repeated message or after a restart."""
 
     def __init__(self, party: PrivateClient, folder: Path) -> None:
         self.party = party

@@ -85,7 +85,7 @@ class GridWire:
         return sent
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Send messages that were not sent with an evaluation. An empty reply is a refusal; the client logs the reason."""
+        """Send messages that no evaluation carried. An empty reply is a refusal; the client logs the reason."""
         early = {client for client, message in messages.items() if self.sent.get(client) == message}
         late = {client: message for client, message in messages.items() if client not in early}
         kinds = {parse(message).kind for message in messages.values()}
@@ -140,7 +140,7 @@ class RemotePrivateExecutor(PrivateExecutor):
         return self.within.evaluate(params, round_number, clients)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Scores of the clients that have one; if none has, NaN for all present clients, so that the choice is random."""
+        """Scores of clients that have one; if none has, NaN for all present clients, so that the choice is random."""
         metrics = super().measure(params, round_number, clients, names)
         self.cohorts.exclude(self.wire.refused, round_number)
         self.wire.refused = set()

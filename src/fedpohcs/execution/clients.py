@@ -106,7 +106,7 @@ class LocalExecutor(ABC):
         self.history: dict[int, deque[Trajectory]] = {}
         self.plays: list[PlayOrder] = []  # from which the recorded episodes come
         self.record = record
-        find_discretiser(config.modelling.discretiser)  # refuses a function that cannot be imported, before any client plays
+        find_discretiser(config.modelling.discretiser)  # a function that cannot be imported is refused at once
         self._start()
         self.state = self._initial_state()
         if snapshot is None:
@@ -115,7 +115,7 @@ class LocalExecutor(ABC):
             self._restore(snapshot)
 
     def _warm_up_all(self) -> None:
-        """Initialise the filters. Held-out clients play separately, because last digits depend on the clients in a batch."""
+        """Initialise the filters. Held-out clients play separately, because last digits depend on the batch."""
         held_out = self.members >= self.num_clients
         for clients in (self.members[~held_out], self.members[held_out]):
             if len(clients):

@@ -141,7 +141,7 @@ class Cohorts:
         return {client: float(self.weight[client]) for client in clients.tolist() if client in present}
 
     def open_session(self, round_number: int) -> None:
-        """Open a session with all present clients if one has no keys, unless uploads of the old session have arrived."""
+        """Open a session with all present clients if one has no keys, unless uploads of the old one have arrived."""
         present = self.wire.present(round_number)
         outside = {n for n in present - self.server.ready if self.excused.get(n, 0) <= round_number}
         if not outside or len(present) < self.min_cohort or self.invited[0] == round_number:

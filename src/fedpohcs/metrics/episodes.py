@@ -25,7 +25,7 @@ def in_order(trajectory: Trajectory, advantage: np.ndarray | None = None) -> Ste
 
 
 def first_steps(steps: Steps, steps_per_episode: int | None) -> Steps:
-    """The first `count` steps of each episode (None: all); the last of them is marked as the last."""
+    """The first `steps_per_episode` steps of each episode (None: all); the last of them is marked as the last."""
     last = np.array(steps.last, bool)
     last[-1:] = True
     if steps_per_episode is not None:

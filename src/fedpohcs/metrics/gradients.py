@@ -37,7 +37,7 @@ def mean_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Tr
 
 
 def mean_gradients(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
-    """The surrogate's gradient, averaged over the same steps, [C, P]: the direction in which a client would change the policy."""
+    """The surrogate's gradient, averaged over the same steps, [C, P]: how a client would change the policy."""
 
     def one(own: Own, trajectory: Trajectory) -> jax.Array:
         gradients, is_step = program.minibatch_gradients(sent, own, trajectory, _flattened)

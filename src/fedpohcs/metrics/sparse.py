@@ -53,7 +53,7 @@ def merge_steps(row, column, weight, num_rows):
     merged_begin = np.zeros(num_rows + 1, np.int64)
     merged_column = np.empty(len(row), np.uint32)
     merged_value = np.empty(len(row))
-    where = np.full(num_rows, -1, np.int64)  # entry of each column; it belongs to an earlier row if it is before the start of this one
+    where = np.full(num_rows, -1, np.int64)  # entry of each column; an earlier row's if before the start of this one
     count = 0
     for state in range(num_rows):
         for step in member[begin[state] : begin[state + 1]]:

@@ -46,7 +46,7 @@ class Lanes:
         self._factor = keystream(group_key, b"checksum", context, 8 * num_slots).view(np.uint64)
 
     def checksum(self, values: Integers) -> int:
-        """Checksum modulo 2**64. A wrong sum passes with probability at most 2**-33, as slots differ by less than 2**32."""
+        """Modulo 2**64. A wrong sum passes with probability at most 2**-33, as slots differ by less than 2**32."""
         return int(np.dot(self._factor, values.view(np.uint64)))
 
     def checksum_modulo(self, values: Integers, prime: int) -> int:
@@ -94,7 +94,7 @@ class MaskedSum:
 
 
 def payload_bytes(num_slots: int) -> int:
-    """Bytes of the payload of an upload, and of a total."""
+    """Bytes of the payload of an upload or of a total."""
     return 4 * num_slots + LANE_BYTES
 
 

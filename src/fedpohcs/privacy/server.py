@@ -109,7 +109,7 @@ class PrivateServer:
         self.refusals: list[str] = []  # of the latest selection or session, for the log
 
     def open_session(self, clients: Iterable[int]) -> None:
-        """Make keys for every client that replies. Needed at the start, and when a client joins or has lost its keys."""
+        """Make keys for all clients that reply. Needed at the start, and when a client joins or has lost its keys."""
         self.refusals, wanted, self.ready = [], set(clients), frozenset()
         while len(wanted) >= self.parameters.config.min_cohort:
             rows = self._announcements(wanted)
