@@ -171,7 +171,12 @@ def describe_seconds(record: RoundRecord) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration for people: 42 s, 3 min 05 s, 2 h 10 min."""
+    """A duration for people: 42 s, 3 min 05 s, 2 h 10 min.
+
+    Example:
+        >>> format_seconds(42), format_seconds(185), format_seconds(7800)
+        ('42 s', '3 min 05 s', '2 h 10 min')
+    """
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -14,7 +14,15 @@ from fedpohcs.core.errors import UserError
 
 
 def to_toml(config: ExperimentConfig) -> str:
-    """The whole config as TOML; a comment above each key explains it."""
+    """The whole config as TOML; a comment above each key explains it.
+
+    Example:
+        >>> from fedpohcs import preset
+        >>> print(*to_toml(preset("tabular")).splitlines()[:3], sep="\\n")
+        world = "tabular"
+        # Level of heterogeneity; every world names its own.
+        level = "medium"
+    """
     return "\n".join(_section(config)) + "\n"
 
 

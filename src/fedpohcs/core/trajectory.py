@@ -66,7 +66,12 @@ class Episode(NamedTuple):
 
 
 def position_in_episode(last: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Number of earlier steps in the episode of each step, given which steps are the last of an episode."""
+    """Number of earlier steps in the episode of each step, given which steps are the last of an episode.
+
+    Example:
+        >>> position_in_episode(np.array([False, False, True, False, True])).tolist()
+        [0, 1, 2, 0, 1]
+    """
     index = np.arange(len(last))
     opening = np.concatenate(([True], last[:-1]))[: len(last)]
     return index - np.maximum.accumulate(np.where(opening, index, 0))

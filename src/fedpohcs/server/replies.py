@@ -1,7 +1,7 @@
 """Checks of replies. Every reply is checked here before it reaches the policy or a record.
 
-Every rule is an `Expected`; the rules of a metric are part of the metric. An array from a network is decoded only if its
-description fits (`checked_arrays`). For all executors, the rows of all clients then pass `sound_metrics`,
+Every rule is an `Expected`; the rules of a metric are part of the metric. An array from a network is decoded only if
+its description fits (`checked_arrays`). For all executors, the rows of all clients then pass `sound_metrics`,
 `sound_updates` and `sound_evaluation` in the round. A reply that breaks a rule is left out and becomes a `BadReply`.
 """
 

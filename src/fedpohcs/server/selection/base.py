@@ -49,7 +49,12 @@ def ask_nobody(question: Question, state: Any) -> ClientIds:
 
 
 def top_k(clients: ClientIds, score: Vector, k: int) -> ClientIds:
-    """The ids of the k largest scores; the lower id wins a tie, NaN loses to every number."""
+    """The ids of the k largest scores; the lower id wins a tie, NaN loses to every number.
+
+    Example:
+        >>> top_k(np.array([7, 3, 5, 9]), np.array([1.0, 2.0, np.nan, 2.0]), 2).tolist()
+        [3, 9]
+    """
     score = np.where(np.isnan(score), -np.inf, score)
     return np.sort(clients[np.lexsort((clients, -score))[:k]])
 
