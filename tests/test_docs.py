@@ -137,7 +137,9 @@ def test_the_make_targets_in_the_documentation_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE))
     pages = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     named = {name for page in pages for b in blocks(page, "console") for name in re.findall(r"^make ([a-z]+)", b, re.M)}
-    assert "run" in named
+    assert {"run", "test"} <= {
+        name for b in blocks(ROOT / "README.md", "console") for name in re.findall(r"^make ([a-z]+)", b, re.M)
+    }
     assert named <= targets
 
 
