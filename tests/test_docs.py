@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import inspect
 import re
 import shlex
 import sys
@@ -314,9 +315,10 @@ def test_the_how_to_pages_show_how_to_check_a_plug_in(example, kind: str) -> Non
     exec(compile(check, page.name, "exec"), {})
 
 
-def test_the_example_of_a_learner_keeps_the_contract_and_improves_its_policy(example) -> None:
+def test_the_example_of_a_learner_checks_itself_as_its_page_does_and_improves_its_policy(example) -> None:
     module = example("own_learner")
-    module.check()
+    *_, check = blocks(DOCS / "how-to" / "add-a-learner.md", "python")
+    assert check.splitlines()[-1] in inspect.getsource(module.check)
     returns = module.main(rounds=3, out=Path("run")).mean_returns
     assert load_run(Path("run")).complete
     assert returns[-1] > returns[0] + 1

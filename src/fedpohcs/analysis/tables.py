@@ -181,10 +181,10 @@ def statistics_tables(
         place = f"{world}, {level} heterogeneity"
         tables.append(_means_table(f"{place}, {_count_seeds(members)}", members, scope))
         if scope.thresholds:
-            tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
+            tables.append(_thresholds_table(f"time to reach a mean return ({place})", members, scope))
         tables += reference_table(members)
         tables += _bad_replies_table(f"answers left out, by phase and rule ({place})", members)
-        if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
+        if (costs := _phase_one_table(f"costs of phase one ({place})", members)).rows:
             tables.append(costs)
         if (trust := _trust_table(f"what Byzantine clients gained and defences did ({place})", members)).rows:
             tables.append(trust)
