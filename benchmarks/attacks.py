@@ -1,21 +1,21 @@
-"""What a lying client gains, what defences take back, and what they cost where nobody lies.
+"""What a Byzantine client gains, what defences take back, and what they cost where all clients are honest.
 
 Measured:
 
 - selection: how often a client that multiplies its table, or claims the largest score, is selected, without and with
   the clip of tables, the cap on selections, and both; and how much of the honest choice is kept. The tables are those
-  that the candidates of a training run really made (fedpohcs, Mountain Cars, seed 0); every third client lies in turn,
-  in every round in which it is a candidate, and the selections of the whole run are made again.
+  that the candidates of a training run really made (fedpohcs, Mountain Cars, seed 0); every third client in turn is
+  Byzantine in every round in which it is a candidate, and the selections of the whole run are made again.
 - scores: how often a client is selected that claims the largest score in masked selection, or sends a table x100, in
-  whole runs of 60 rounds, without and with defences; and the mean return of defended runs in which nobody lies. Seed 0.
-- updates: mean return over the last ten of 60 rounds, with one lying update among the K = 6 of every round, by
-  aggregator and kind of lie; seeds 0 and 1 for parameter-mean and trimmed-mean, seed 0 for the others.
+  whole runs of 60 rounds, without and with defences; and the mean return of defended runs of honest clients. Seed 0.
+- updates: mean return over the last ten of 60 rounds, with one Byzantine update among the K = 6 of every round, by
+  aggregator and kind of attack; seeds 0 and 1 for parameter-mean and trimmed-mean, seed 0 for the others.
 
 How: `--tables FILE` reads recorded tables, or writes them where there is no such file. Runs go into `--out`; those that
 are complete are kept.
 
-Goals: a table x100 gets <= 1.2 times its fair share of selections, a lying score <= 2 times; >= .93 of the honest
-choice is kept; with trimmed-mean a run with a lying update keeps >= 90 % of the return of one without (parameter-mean).
+Goals: a table x100 gets <= 1.2 times its fair share of selections, a forged score <= 2 times; >= .93 of the honest
+choice is kept; with trimmed-mean a run with one Byzantine update keeps >= 90 % of the return without (parameter-mean).
 """
 
 import dataclasses
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
-    """Selections of a run made again from its tables, with one liar at a time."""
+    """Selections of a run made again from its tables, with one Byzantine client at a time."""
     rounds, _ = recorded(arguments)
     federation = benchmark_config(quick=arguments.quick).federation
     k, n = federation.num_selected, federation.num_clients
@@ -103,8 +103,8 @@ def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
         )
         for name, cell in cells.items()
     ]
-    titles = ("defence", "kept, no liar", "kept, x100", *SCALES)
-    print_table(f"selections of a liar, times the fair share, {k / n:.2f} of the rounds", titles, rows)
+    titles = ("defence", "kept, all honest", "kept, x100", *SCALES)
+    print_table(f"selections of a Byzantine client, times the fair share, {k / n:.2f} of the rounds", titles, rows)
     return cells, list(selection_figures(cells))
 
 
@@ -125,7 +125,7 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
     """Whom fedpohcs chooses of the candidates of a round; each answer is computed once."""
     from fedpohcs.core.registries import SELECTORS
     from fedpohcs.core.types import CandidateMetrics
-    from fedpohcs.execution.attacked import Lie, inflated_table
+    from fedpohcs.execution.attacked import AttackContext, inflated_table
     from fedpohcs.server.selection import Question, top_k
 
     weight = np.full(federation.num_clients, 1 / federation.num_clients)
@@ -138,7 +138,7 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
             tables = {client: rounds[number][client] for client in clients.tolist()}
             generator = np.random.default_rng(0)
             if liar in tables and math.isfinite(scale):
-                tables[liar] = inflated_table(tables[liar], Lie(scale, generator))
+                tables[liar] = inflated_table(tables[liar], AttackContext(scale, generator))
             k = min(federation.num_selected, len(clients))
             question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
             metrics = CandidateMetrics(clients, {"weighted_advantage": tuple(tables.values())})
@@ -174,7 +174,7 @@ def overlap(ours: Sequence[frozenset[int]], theirs: Sequence[frozenset[int]], k:
 
 
 def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
-    """Whole runs with a client that lies in phase one."""
+    """Whole runs with a client that is Byzantine in phase one."""
     from fedpohcs.core.config import AttackConfig, DefenceConfig
 
     liar = 2 if arguments.quick else LIAR
@@ -199,7 +199,7 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
         shares = [float(run.times_selected[liar]) / run.config.rounds for run in runs]
         cells[name] = {"of rounds": shares, "times the fair share": statistics.fmean(shares) / fair} | returns(runs)
     rows = [(name, cell["times the fair share"], statistics.fmean(cell["last ten"])) for name, cell in cells.items()]
-    print_table("one liar in phase one, whole runs", ("", "times the fair share", "mean return"), rows)
+    print_table("one Byzantine client in phase one, whole runs", ("", "times the fair share", "mean return"), rows)
     claims = [
         Figure(
             f"{name}, times the fair share",
@@ -214,7 +214,7 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
 
 
 def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
-    """Whole runs with one lying update a round."""
+    """Whole runs with one Byzantine update per round."""
     from fedpohcs.core.config import AttackConfig
 
     lies = {"none": AttackConfig(), **{lie: AttackConfig(lie, "one-selected") for lie in LIES}}
@@ -228,7 +228,7 @@ def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
         (name, *(statistics.fmean(cell[lie]["last ten"]) if lie in cell else "-" for lie in lies))
         for name, cell in cells.items()
     ]
-    print_table("mean return, last ten rounds, by lie", ("aggregator", *lies), rows)
+    print_table("mean return, last ten rounds, by attack", ("aggregator", *lies), rows)
     free = cells["parameter-mean"]["none"]["last ten"]
     figures = [Figure("parameter-mean without a lie", statistics.fmean(free), "mean return")]
     for lie in [lie for lie in LIES if lie in cells["trimmed-mean"]]:

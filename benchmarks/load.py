@@ -119,7 +119,7 @@ def print_cases(results: dict[str, dict[str, Any]]) -> None:
         (name, *(median_seconds(result, phase) for phase in PHASES), result["peak_memory_gb"], result["before_round_1"])
         for name, result in results.items()
     ]
-    print_table("seconds a round by phase", ("case", *PHASES, "peak memory, GB", "before round 1, s"), rows)
+    print_table("seconds per round by phase", ("case", *PHASES, "peak memory, GB", "before round 1, s"), rows)
 
 
 def figures(results: dict[str, dict[str, Any]]) -> list[Figure]:

@@ -6,7 +6,7 @@ Measured, on the tables that the candidates of a training run really made (fedpo
   of the score and by epsilon; the exact metric being the paper's formula (compared_pairs all). The default in
   the clear, which drops pairs of one candidate, is compared with that formula as well.
 - masking error: the largest change of Delta_n by masks and fixed point, and by encryption.
-- cost: seconds a round for all candidates together, and bytes a candidate, of plain, masked and encrypted selection,
+- cost: seconds per round for all candidates, and bytes per candidate, of plain, masked and encrypted selection,
   for two phases (the candidates) and one phase (the K that trained).
 
 How: seed 0, all rounds of the run; seconds are CPU time, medians over rounds in turns. `--tables FILE` reads recorded

@@ -1,6 +1,6 @@
 """How long the report takes and how large it is, at the size of the paper's longest comparison.
 
-Made up: 4 selectors x 3 seeds x 500 rounds x 60 clients, with 18 candidates, 6 selected and 4 scores a candidate, in
+Made up: 4 selectors x 3 seeds x 500 rounds x 60 clients, with 18 candidates, 6 selected and 4 scores per candidate, in
 run folders as training writes them. Measured: `fedpohcs report` as a process of its own, imports included; the size of
 the page; and the time `fedpohcs watch` takes to answer after one of the runs has grown by a round.
 

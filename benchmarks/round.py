@@ -29,7 +29,7 @@ from _common import (
 
 FIRST_ROUND, LAST_EARLY_ROUND = 3, 8
 PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
-Timings = list[dict[str, float]]  # one entry a round, from round 1
+Timings = list[dict[str, float]]  # one entry per round, from round 1
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ def print_sizes(results: dict[int, dict[str, Any]]) -> None:
         )
         for size, result in results.items()
     ]
-    print_table("seconds a round by phase", ("clients", *PHASES, "peak memory, GB", "before round 1, s"), rows)
+    print_table("seconds per round by phase", ("clients", *PHASES, "peak memory, GB", "before round 1, s"), rows)
 
 
 def growth(results: dict[int, dict[str, Any]]) -> list[Figure]:

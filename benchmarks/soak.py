@@ -4,7 +4,7 @@ The preset `tabular` with 5 clients, 4 candidates and 2 selected, tables and a c
 Measured every 50 rounds: resident memory and open file handles. Warm-up is the first tenth. Goals: memory grows by at
 most 5 % from the end of the warm-up to the end, no handle stays open. Checkpoints are written on a thread, which may
 hold a file while the handles are counted: the fewest of the first and of the last fifth of the samples are compared.
-As `fedpohcs train` does, the run keeps no records of its rounds in memory; those would be 4 kB a round.
+As `fedpohcs train` does, the run keeps no records of its rounds in memory; those would be 4 kB per round.
 """
 
 import itertools

@@ -6,7 +6,7 @@ Measured:
   what a free core would give.
 - `traci`: the same code over TraCI, SUMO in a process of its own; processor time of both processes. Needs the extra
   `sumo-build`.
-- `collector`: `envs.workers.WorkerCollector` with one worker a core, by the clock: the machine's other load counts.
+- `collector`: `envs.workers.WorkerCollector` with one worker per core, by the clock: the machine's other load counts.
 
 Goals: libsumo >= 5,000 steps/s; libsumo / traci >= 4.
 """

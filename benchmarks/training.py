@@ -40,7 +40,7 @@ PEERS: dict[str, dict[str, Any]] = {
     "sb3 light, 16 env": {"num_envs": 16, "batch_size": 128, "n_epochs": 1},
 }
 GOALS = {"sb3, 1 env": Goal(">=", 200, "times"), "sb3, 16 env": Goal(">=", 30, "times")}
-QUICK_ROLLOUT = 128  # steps an environment, instead of the default
+QUICK_ROLLOUT = 128  # steps per environment, instead of the default
 
 
 def main() -> None:

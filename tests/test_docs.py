@@ -3,8 +3,10 @@
 import ast
 import dataclasses
 import importlib
+import inspect
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -106,6 +108,8 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, registries: None):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        monkeypatch.delitem(sys.modules, name)  # importing an example registers its names again
     return importlib.import_module
 
 
@@ -134,7 +138,9 @@ def test_the_make_targets_in_the_documentation_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), flags=re.MULTILINE))
     pages = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     named = {name for page in pages for b in blocks(page, "console") for name in re.findall(r"^make ([a-z]+)", b, re.M)}
-    assert "run" in named
+    assert {"run", "test"} <= {
+        name for b in blocks(ROOT / "README.md", "console") for name in re.findall(r"^make ([a-z]+)", b, re.M)
+    }
     assert named <= targets
 
 
@@ -153,13 +159,13 @@ def test_python_in_the_documentation_parses(page: Path) -> None:
 
 
 def test_the_short_selector_of_the_how_to_selects(registries: None) -> None:
-    *_, short = blocks(DOCS / "how-to" / "add-a-selector.md", "python")
+    *_, short, _ = blocks(DOCS / "how-to" / "add-a-selector.md", "python")
     exec(compile(short, "add-a-selector.md", "exec"), {})
     config = dataclasses.replace(PRESETS["tabular"](), selector="highest-return", rounds=1)
     assert len(experiment.run_experiment(config).records[1].selection.client) == 3
 
 
-def test_the_aggregator_and_the_attack_of_the_how_to_work_together(registries: None) -> None:
+def test_the_aggregator_and_the_attack_of_the_how_to_work_together(example) -> None:
     for code in blocks(DOCS / "how-to" / "add-an-aggregator.md", "python"):
         exec(compile(code, "add-an-aggregator.md", "exec"), {})
     names = ["--federation.aggregator", "geometric-median", "--attack.kind", "stubborn-update"]
@@ -182,7 +188,7 @@ def test_the_example_of_a_metric_runs_in_the_clear_and_hidden_and_selects_by_it(
 
 
 def test_the_vector_metric_of_the_how_to_is_measured(registries: None) -> None:
-    *_, vector = blocks(DOCS / "how-to" / "add-a-metric.md", "python")
+    *_, vector, _ = blocks(DOCS / "how-to" / "add-a-metric.md", "python")
     exec(compile(vector, "add-a-metric.md", "exec"), {})
     SELECTORS["by-place"] = lambda: by_score(
         "place", "mean_observation", lambda question, metrics: {"place": metrics.column("mean_observation")[:, 0]}
@@ -231,7 +237,7 @@ def test_the_example_of_a_selector_prefers_who_trained_less_when_only_fairness_c
 
 
 def test_the_sampling_selector_of_the_how_to_draws_in_proportion_to_the_potential(registries: None) -> None:
-    _, sampling, _ = blocks(DOCS / "how-to" / "add-a-selector.md", "python")
+    _, sampling, *_ = blocks(DOCS / "how-to" / "add-a-selector.md", "python")
     names: dict = {}
     exec(compile(sampling, "add-a-selector.md", "exec"), names)
     probability = names["inclusion_probabilities"](np.array([8.0, 1.0, 1.0, 2.0]), 2)
@@ -270,7 +276,7 @@ def test_the_example_of_a_server_optimiser_runs_and_its_steps_shrink(example) ->
 
 
 def test_the_optimiser_without_parts_of_the_how_to_goes_half_of_the_way(registries: None) -> None:
-    _, halfway = blocks(DOCS / "how-to" / "add-a-server-optimiser.md", "python")
+    _, halfway, _ = blocks(DOCS / "how-to" / "add-a-server-optimiser.md", "python")
     exec(compile(halfway, "add-a-server-optimiser.md", "exec"), {})
     base = dataclasses.replace(PRESETS["tabular"](), rounds=1)
     slow = dataclasses.replace(base, federation=dataclasses.replace(base.federation, server_optimiser="halfway"))
@@ -300,9 +306,19 @@ def test_the_example_of_a_world_runs_and_its_preset_works_on_the_command_line(ex
     assert "--scenario.wind FLOAT" in capsys.readouterr().out
 
 
-def test_the_example_of_a_learner_keeps_the_contract_and_improves_its_policy(example) -> None:
+@pytest.mark.parametrize("kind", ["selector", "aggregator", "optimiser", "metric", "world", "learner"])
+def test_the_how_to_pages_show_how_to_check_a_plug_in(example, kind: str) -> None:
+    article = "an" if kind == "aggregator" else "a"
+    page = DOCS / "how-to" / f"add-{article}-{kind.replace('optimiser', 'server-optimiser')}.md"
+    (check,) = [code for code in blocks(page, "python") if re.match(r"(import|from) own_", code)]
+    assert f"\ncheck_{kind}(" in check
+    exec(compile(check, page.name, "exec"), {})
+
+
+def test_the_example_of_a_learner_checks_itself_as_its_page_does_and_improves_its_policy(example) -> None:
     module = example("own_learner")
-    module.check()
+    *_, check = blocks(DOCS / "how-to" / "add-a-learner.md", "python")
+    assert check.splitlines()[-1] in inspect.getsource(module.check)
     returns = module.main(rounds=3, out=Path("run")).mean_returns
     assert load_run(Path("run")).complete
     assert returns[-1] > returns[0] + 1

@@ -1,7 +1,6 @@
 """Federated reinforcement learning with heterogeneity-aware client selection.
 
-The names below are the public ones. They are imported when first used, so that `import fedpohcs` and the command line
-start at once.
+The names below are public. Each is imported on first use, so that `import fedpohcs` and the command line start fast.
 """
 
 from typing import TYPE_CHECKING
@@ -20,15 +19,28 @@ if TYPE_CHECKING:
         ProtectionConfig,
         ServerOptimiserConfig,
     )
+    from fedpohcs.core.errors import UserError
     from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
     from fedpohcs.core.presets import preset
     from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, OPTIMISERS, PRESETS, SELECTORS, WORLDS
     from fedpohcs.core.scenario import WorldConfig
+    from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
+    from fedpohcs.core.toml import read_toml, to_toml
+    from fedpohcs.core.types import CandidateMetrics, Selection
+    from fedpohcs.execution.attacked import Attack, AttackContext
     from fedpohcs.learners.base import Learner
     from fedpohcs.learners.networks import Network
-    from fedpohcs.runs.experiment import resume_experiment, run_experiment
+    from fedpohcs.metrics.base import Measuring, Metric
+    from fedpohcs.runs.experiment import History, resume_experiment, run_experiment
+    from fedpohcs.runs.policy import load_policy
+    from fedpohcs.runs.storage import load_run
+    from fedpohcs.server.aggregation import Aggregator, Combination, SoundUpdates
+    from fedpohcs.server.optimisers import Proposal, ServerOptimiser
+    from fedpohcs.server.selection import Question, Selector
+    from fedpohcs.worlds.base import TracedWorld, Transition, World
     from fedpohcs.worlds.gym import GymConfig
     from fedpohcs.worlds.hongkong.settings import TrafficConfig
+    from fedpohcs.worlds.host import HostWorld
 
 __all__ = [
     "AGGREGATORS",
@@ -39,25 +51,50 @@ __all__ = [
     "PRESETS",
     "SELECTORS",
     "WORLDS",
+    "Aggregator",
+    "Attack",
     "AttackConfig",
+    "AttackContext",
+    "CandidateMetrics",
+    "Combination",
+    "ContinuousActions",
     "DQNConfig",
     "DefenceConfig",
+    "DiscreteActions",
     "ExperimentConfig",
     "FederationConfig",
     "GymConfig",
+    "History",
+    "HostWorld",
     "Learner",
     "LearningConfig",
+    "Measuring",
+    "Metric",
     "ModellingConfig",
     "Network",
     "PPOConfig",
+    "Proposal",
     "ProtectionConfig",
+    "Question",
+    "Selection",
+    "Selector",
+    "ServerOptimiser",
     "ServerOptimiserConfig",
+    "SoundUpdates",
+    "TracedWorld",
     "TrafficConfig",
+    "Transition",
+    "UserError",
+    "World",
     "WorldConfig",
     "__version__",
+    "load_policy",
+    "load_run",
     "preset",
+    "read_toml",
     "resume_experiment",
     "run_experiment",
+    "to_toml",
 ]
 
 __getattr__ = importer(
@@ -65,15 +102,28 @@ __getattr__ = importer(
     {
         "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig ProtectionConfig "
         "ServerOptimiserConfig",
+        "core.errors": "UserError",
         "core.learning": "DQNConfig LearningConfig PPOConfig",
         "core.presets": "preset",
         "core.registries": "AGGREGATORS ATTACKS LEARNERS METRICS OPTIMISERS PRESETS SELECTORS WORLDS",
         "core.scenario": "WorldConfig",
+        "core.spaces": "ContinuousActions DiscreteActions",
+        "core.toml": "read_toml to_toml",
+        "core.types": "CandidateMetrics Selection",
+        "execution.attacked": "Attack AttackContext",
         "learners.base": "Learner",
         "learners.networks": "Network",
-        "runs.experiment": "resume_experiment run_experiment",
+        "metrics.base": "Measuring Metric",
+        "runs.experiment": "History resume_experiment run_experiment",
+        "runs.policy": "load_policy",
+        "runs.storage": "load_run",
+        "server.aggregation": "Aggregator Combination SoundUpdates",
+        "server.optimisers": "Proposal ServerOptimiser",
+        "server.selection": "Question Selector",
+        "worlds.base": "TracedWorld Transition World",
         "worlds.gym": "GymConfig",
         "worlds.hongkong.settings": "TrafficConfig",
+        "worlds.host": "HostWorld",
     },
 )
 redirect_old_names(__name__)

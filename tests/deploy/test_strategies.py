@@ -188,7 +188,7 @@ def fail(question: Message, answer: Message) -> Message:
     return Message(Error(2, "no data"), reply_to=question)
 
 
-def lie(question: Message, answer: Message) -> Message:
+def forged(question: Message, answer: Message) -> Message:
     arrays = ArrayRecord([np.full((20, 4), np.nan)])
     metrics = MetricRecord({"num-examples": 1, "loss": float("nan")})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=question)
@@ -197,10 +197,10 @@ def lie(question: Message, answer: Message) -> Message:
 UNTRAINED = {
     "silent candidates": ("query.selection", lambda *_: None, "2 of 2 candidates did not answer within 9 s"),
     "failing candidates": ("query.selection", fail, "answer of node 11 is an error: no data; the answer of node 12 is"),
-    "candidates without a loss": ("query.selection", lie, "node 11 must hold one finite number called 'loss'; "),
+    "candidates without a loss": ("query.selection", forged, "node 11 must hold one finite number called 'loss'; "),
     "silent trainers": ("train", lambda *_: None, "2 of 2 selected nodes did not answer"),
     "failing trainers": ("train", fail, "the answer of node 11 is an error: no data; the answer of node 12 is an"),
-    "diverging trainers": ("train", lie, "the answer of node 11 is not finite; the answer of node 12 is not finite"),
+    "diverging trainers": ("train", forged, "the answer of node 11 is not finite; the answer of node 12 is not finite"),
 }
 
 

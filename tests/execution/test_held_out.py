@@ -179,7 +179,7 @@ def test_flower_refuses_held_out_clients_in_one_line(capsys: pytest.CaptureFixtu
     assert error.count("\n") == 1
 
 
-def test_private_runs_and_runs_with_liars_evaluate_held_out_clients_too(tmp_path: Path) -> None:
+def test_private_runs_and_runs_with_byzantine_clients_evaluate_held_out_clients_too(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     config = small("tabular", 2, privacy="masked")
     config = replace(config, protection=replace(config.protection, min_cohort=3, sketch_size=64))

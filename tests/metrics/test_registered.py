@@ -255,8 +255,8 @@ def test_what_privacy_cannot_hide_is_refused_with_metric_and_selector(
 
 def test_lies_about_scores_go_the_way_each_metric_is_read() -> None:
     honest, truth = measured(CONFIG, *NAMES)
-    lying = AttackedExecutor(honest, replace(CONFIG, attack=AttackConfig("lying-score", (1,), scale=100.0)))
-    told = lying.measure(honest.initial_params(), 0, CLIENTS, frozenset(NAMES))
+    attacked = AttackedExecutor(honest, replace(CONFIG, attack=AttackConfig("lying-score", (1,), scale=100.0)))
+    told = attacked.measure(honest.initial_params(), 0, CLIENTS, frozenset(NAMES))
     for name, direction in (("mean_return", -1), ("return_std", 1), ("episode_length", 1), ("gradient_norm", 1)):
         before, after = truth.column(name), told.column(name)
         assert after.tolist() == [before[0], direction * 100 * max(abs(before[1]), 1.0), before[2]]

@@ -131,11 +131,11 @@ def test_equal_updates_are_the_result(name: str, row: np.ndarray, k: int) -> Non
 
 @pytest.mark.parametrize("name", HULL)
 @settings(max_examples=25, deadline=None)
-@given(rows=some_rows(), lie=arrays(np.float32, NUM_NUMBERS, elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+@given(rows=some_rows(), forged=arrays(np.float32, NUM_NUMBERS, elements=st.floats(-(2.0**100), 2.0**100, width=32)))
 def test_one_byzantine_client_cannot_leave_the_range_of_the_honest(
-    name: str, rows: np.ndarray, lie: np.ndarray
+    name: str, rows: np.ndarray, forged: np.ndarray
 ) -> None:
-    result = combined(name, np.concatenate([rows, lie[None]]))
+    result = combined(name, np.concatenate([rows, forged[None]]))
     slack = HULL[name] * np.ptp(rows, axis=0) * (1 + 1e-6)
     assert (result >= rows.min(axis=0) - slack).all()
     assert (result <= rows.max(axis=0) + slack).all()
@@ -143,13 +143,14 @@ def test_one_byzantine_client_cannot_leave_the_range_of_the_honest(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    rows=some_rows(7, 9), lies=arrays(np.float32, (2, NUM_NUMBERS), elements=st.floats(-(2.0**100), 2.0**100, width=32))
+    rows=some_rows(7, 9),
+    forged=arrays(np.float32, (2, NUM_NUMBERS), elements=st.floats(-(2.0**100), 2.0**100, width=32)),
 )
-def test_two_byzantine_clients_need_two_to_be_tolerated(rows: np.ndarray, lies: np.ndarray) -> None:
-    result = combined("trimmed-mean", np.concatenate([rows, lies]), byzantine=2)
+def test_two_byzantine_clients_need_two_to_be_tolerated(rows: np.ndarray, forged: np.ndarray) -> None:
+    result = combined("trimmed-mean", np.concatenate([rows, forged]), byzantine=2)
     assert (result >= rows.min(axis=0)).all()
     assert (result <= rows.max(axis=0)).all()
-    far = np.full_like(lies, 1e30)
+    far = np.full_like(forged, 1e30)
     assert (combined("trimmed-mean", np.concatenate([rows, far]), byzantine=1) > rows.max(axis=0)).all()
 
 
@@ -157,9 +158,9 @@ def test_two_byzantine_clients_need_two_to_be_tolerated(rows: np.ndarray, lies: 
 def test_krum_leaves_out_whoever_is_far_from_the_others(name: str) -> None:
     rows = np.random.default_rng(0).normal(size=(6, NUM_NUMBERS))
     for byzantine in range(6):
-        lying = rows.copy()
-        lying[byzantine] += 100
-        assert (combined(name, lying) < 50).all()
+        attacked = rows.copy()
+        attacked[byzantine] += 100
+        assert (combined(name, attacked) < 50).all()
     mean = np.delete(rows, 5, axis=0).mean(axis=0)
     rows[5] = 1e6
     if name == "multi-krum":
@@ -167,13 +168,13 @@ def test_krum_leaves_out_whoever_is_far_from_the_others(name: str) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows=some_rows(), lie=arrays(np.float32, NUM_NUMBERS, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
-def test_norm_clip_moves_no_part_farther_than_the_limit(rows: np.ndarray, lie: np.ndarray) -> None:
+@given(rows=some_rows(), forged=arrays(np.float32, NUM_NUMBERS, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
+def test_norm_clip_moves_no_part_farther_than_the_limit(rows: np.ndarray, forged: np.ndarray) -> None:
     start = to_rows_of(START)[0]
-    lying = np.concatenate([rows, lie[None]])
+    attacked = np.concatenate([rows, forged[None]])
     ends = np.cumsum([sum(x.size for x in jax.tree.leaves(part)) for part in START])[:-1]
-    changes = np.split(lying - start, ends, axis=1)
-    for moved, change in zip(np.split(combined("norm-clip", lying) - start, ends), changes, strict=True):
+    changes = np.split(attacked - start, ends, axis=1)
+    for moved, change in zip(np.split(combined("norm-clip", attacked) - start, ends), changes, strict=True):
         largest = FederationConfig().change_limit * np.median(np.linalg.norm(change, axis=1))
         assert np.linalg.norm(moved) <= largest * (1 + 1e-6) + 1e-3
 

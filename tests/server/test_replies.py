@@ -230,7 +230,7 @@ CONFIG = replace(preset("tabular", selector="fedpohcs"), rounds=2, federation=SM
 
 @pytest.mark.parametrize("executor", ["vectorised", "one-by-one"])
 def test_a_client_that_goes_wrong_in_this_process_is_named_and_the_round_goes_on(executor: str) -> None:
-    class Liar(InProcessExecutor):
+    class ByzantineExecutor(InProcessExecutor):
         """Client 1 is wrong in every phase."""
 
         def measure(self, params, round_number, clients, names):  # type: ignore[no-untyped-def]
@@ -243,10 +243,10 @@ def test_a_client_that_goes_wrong_in_this_process_is_named_and_the_round_goes_on
             result = super().evaluate(params, round_number, clients)
             return result._replace(mean_return=np.where(result.client == 1, np.inf, result.mean_return))
 
-    selector, liar = SELECTORS["fedpohcs"](), Liar(replace(CONFIG, executor=executor))
-    state = ServerState(0, liar.initial_params(), selector.init())
-    liar.evaluate(state.params, 0, np.arange(K))
-    state, record = run_round(state, liar, selector, replace(SMALL, num_selected=3), 0)
+    selector, byzantine = SELECTORS["fedpohcs"](), ByzantineExecutor(replace(CONFIG, executor=executor))
+    state = ServerState(0, byzantine.initial_params(), selector.init())
+    byzantine.evaluate(state.params, 0, np.arange(K))
+    state, record = run_round(state, byzantine, selector, replace(SMALL, num_selected=3), 0)
     assert [(bad.client, bad.phase, bad.rule, bad.array) for bad in record.bad_replies] == [
         (1, "measure", "finite", "weighted_advantage/value"),
         (1, "evaluate", "finite", "mean_return"),

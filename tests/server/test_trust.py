@@ -62,7 +62,7 @@ def selections(run: Run) -> list[set[int]]:
 
 
 def test_an_inflated_table_buys_a_selection_and_the_clip_takes_it_back() -> None:
-    honest, lying = tables(1, 1, 1, 1, 0.2), tables(1, 1, 1, 1, 20)
+    honest, inflated = tables(1, 1, 1, 1, 0.2), tables(1, 1, 1, 1, 20)
     clients = np.arange(5)
 
     def rank(given: tuple[WeightedAdvantage, ...], clip: float | None) -> list[int]:
@@ -70,8 +70,8 @@ def test_an_inflated_table_buys_a_selection_and_the_clip_takes_it_back() -> None
         return np.argsort(-scores["selection_metric"]).tolist()
 
     assert rank(honest, None)[-1] == 4
-    assert rank(lying, None)[0] == 4
-    assert rank(lying, 1.0)[0] != 4
+    assert rank(inflated, None)[0] == 4
+    assert rank(inflated, 1.0)[0] != 4
 
 
 def test_only_tables_above_the_limit_are_scaled_and_that_is_told() -> None:
@@ -197,12 +197,13 @@ def attacked(config: ExperimentConfig) -> tuple[InProcessExecutor, AttackedExecu
     return honest, AttackedExecutor(honest, config)
 
 
-def test_only_liars_inflate_their_tables() -> None:
+def test_only_byzantine_clients_inflate_their_tables() -> None:
     config = replace(CONFIG, attack=AttackConfig("inflated-table", (2, 4), scale=7.0))
-    honest, lying = attacked(config)
+    honest, byzantine = attacked(config)
     clients, start = np.array([1, 2, 3, 4]), honest.initial_params()
     told = [
-        e.measure(start, 0, clients, {"weighted_advantage", "mean_return", "gradient_norm"}) for e in (honest, lying)
+        e.measure(start, 0, clients, {"weighted_advantage", "mean_return", "gradient_norm"})
+        for e in (honest, byzantine)
     ]
     for row, client in enumerate(clients.tolist()):
         truth, claim = (metrics.column("weighted_advantage")[row] for metrics in told)
@@ -228,11 +229,11 @@ def test_who_lies_about_its_score_is_selected_whenever_it_is_a_candidate(
 
 
 @pytest.mark.parametrize("selector", ["fedpohcs", "fedpohcs-one-phase"])
-def test_a_lying_score_in_masked_selection_is_no_larger_than_what_the_server_reads(
+def test_a_forged_score_in_masked_selection_is_no_larger_than_what_the_server_reads(
     selector: str, tmp_path: Path
 ) -> None:
-    lie = AttackConfig("lying-score", (6,))
-    config = replace(CONFIG, selector=selector, privacy="masked", protection=COHORT, attack=lie)
+    attack = AttackConfig("lying-score", (6,))
+    config = replace(CONFIG, selector=selector, privacy="masked", protection=COHORT, attack=attack)
     run_experiment(config, tmp_path / "run")
     scores = of_role(load_run(tmp_path / "run"), "candidate", "selection_metric")
     claims = [score for (_, client), score in scores.items() if client == 6]
@@ -242,14 +243,14 @@ def test_a_lying_score_in_masked_selection_is_no_larger_than_what_the_server_rea
 
 def test_an_inflated_table_goes_through_the_masks(tmp_path: Path) -> None:
     config = replace(CONFIG, rounds=1, privacy="masked", protection=COHORT)
-    lying = replace(config, attack=AttackConfig("inflated-table", tuple(range(6)), 100.0))
-    for name, one in (("honest", config), ("lying", lying)):
+    attacked = replace(config, attack=AttackConfig("inflated-table", tuple(range(6)), 100.0))
+    for name, one in (("honest", config), ("attacked", attacked)):
         run_experiment(one, tmp_path / name)
     before, after = (
-        of_role(load_run(tmp_path / name), "candidate", "selection_metric") for name in ("honest", "lying")
+        of_role(load_run(tmp_path / name), "candidate", "selection_metric") for name in ("honest", "attacked")
     )
-    liars = [key for key in before if key[1] < 6]
-    assert np.mean([after[key] for key in liars]) > np.mean([before[key] for key in liars])
+    byzantine = [key for key in before if key[1] < 6]
+    assert np.mean([after[key] for key in byzantine]) > np.mean([before[key] for key in byzantine])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_an_inflated_table_goes_through_the_masks(tmp_path: Path) -> None:
         ("zero-update", lambda new, old: np.zeros_like(new)),
     ],
 )
-def test_a_lying_update_is_what_its_name_says_and_the_others_are_untouched(kind: str, expected) -> None:
+def test_a_byzantine_update_is_what_its_name_says_and_the_others_are_untouched(kind: str, expected) -> None:
     config = replace(CONFIG, attack=AttackConfig(kind, (2,), scale=3.0))
     clients, start = np.array([1, 2, 3]), InProcessExecutor(config).initial_params()
     truth, told = (executor.train(start, 0, clients) for executor in (attacked(config)[0], attacked(config)[1]))
@@ -292,20 +293,20 @@ def test_one_of_the_selected_lies_each_round(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run")
     lied = of_role(run, "selected", "lied")
     by_round = [[client for (n, client), value in lied.items() if n == number and value] for number in range(1, 9)]
-    assert all(len(liars) == 1 for liars in by_round)
-    assert all(set(liars) <= chosen for liars, chosen in zip(by_round, selections(run), strict=True))
-    places = [sorted(chosen).index(liars[0]) for liars, chosen in zip(by_round, selections(run), strict=True)]
+    assert all(len(byzantine) == 1 for byzantine in by_round)
+    assert all(set(byzantine) <= chosen for byzantine, chosen in zip(by_round, selections(run), strict=True))
+    places = [sorted(chosen).index(byzantine[0]) for byzantine, chosen in zip(by_round, selections(run), strict=True)]
     assert len(set(places)) > 1
 
 
-def test_the_aggregator_counts_a_liar_least(tmp_path: Path) -> None:
+def test_the_aggregator_counts_a_byzantine_client_least(tmp_path: Path) -> None:
     federation = replace(FEDERATION, num_selected=6, aggregator="trimmed-mean")
     attack = AttackConfig("flipped-update", "one-selected", scale=30.0)
     run_experiment(replace(CONFIG, federation=federation, attack=attack), tmp_path / "run")
     run = load_run(tmp_path / "run")
     lied, counted = of_role(run, "selected", "lied"), of_role(run, "selected", "counted")
-    liars, others = ([counted[key] for key in lied if lied[key] == told] for told in (1.0, 0.0))
-    assert max(liars) < 0.2 < np.mean(others)
+    byzantine, others = ([counted[key] for key in lied if lied[key] == told] for told in (1.0, 0.0))
+    assert max(byzantine) < 0.2 < np.mean(others)
 
 
 def test_an_update_of_nan_is_named_and_the_others_train(tmp_path: Path) -> None:
@@ -320,12 +321,12 @@ def test_an_update_of_nan_is_named_and_the_others_train(tmp_path: Path) -> None:
 
 def test_an_attack_of_ones_own_is_one_function_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        ATTACKS, "half-table", Attack("table", lambda table, lie: table._replace(value=table.value / 2))
+        ATTACKS, "half-table", Attack("table", lambda table, context: table._replace(value=table.value / 2))
     )
     config = replace(CONFIG, attack=AttackConfig("half-table", (2,)))
     check_names(config)
-    honest, lying = attacked(config)
-    told = [e.measure(honest.initial_params(), 0, np.array([2]), {"weighted_advantage"}) for e in (honest, lying)]
+    honest, byzantine = attacked(config)
+    told = [e.measure(honest.initial_params(), 0, np.array([2]), {"weighted_advantage"}) for e in (honest, byzantine)]
     truth, claim = (metrics.column("weighted_advantage")[0].value for metrics in told)
     np.testing.assert_array_equal(claim, truth / 2)
 
@@ -349,7 +350,7 @@ def test_a_client_that_was_lost_cannot_lie_about_its_score() -> None:
         ({"attack": AttackConfig("inflated-table"), "selector": "fedavg"}, "is about tables, which no client sends"),
         ({"attack": AttackConfig("lying-score")}, "is about scores, which no client sends"),
         ({"attack": AttackConfig("lying-score"), "selector": "fedavg"}, "is about scores"),
-        ({"attack": AttackConfig("inflated-table", "one-selected")}, "is for updates"),
+        ({"attack": AttackConfig("inflated-table", "one-selected")}, "is for attacks on updates"),
         ({"defence": DefenceConfig(max_selections=20), "selector": "full"}, "selects everyone"),
         ({"federation": replace(FEDERATION, aggregator="krum")}, r"num_selected \(=3\) must be at least 5 for krum"),
         ({"federation": replace(FEDERATION, aggregator="multi-krum")}, "at least 5"),
@@ -400,28 +401,28 @@ def test_the_same_files_are_written_whether_a_defence_that_never_bites_is_on_or_
         assert (tmp_path / "off" / file).read_bytes() == (tmp_path / "on" / file).read_bytes()
 
 
-def test_tables_say_what_liars_got_and_defences_did(tmp_path: Path) -> None:
+def test_tables_say_what_byzantine_clients_gained_and_defences_did(tmp_path: Path) -> None:
     federation = replace(FEDERATION, num_selected=5, aggregator="multi-krum")
     attack = AttackConfig("flipped-update", "one-selected", scale=30.0)
     defence = DefenceConfig(table_clip=0.5, max_selections=4, window=6)
     config = replace(CONFIG, rounds=8, federation=federation)
-    run_experiment(replace(config, attack=attack, defence=defence), tmp_path / "lying")
-    lying = load_run(tmp_path / "lying")
-    figures = trust_figures(lying)
-    assert figures["candidates capped, a round"] == len(of_role(lying, "capped", "capped")) / 8 > 0
-    assert figures["tables clipped, a round"] > 3
-    assert figures["share of a lying update that counted"] < 0.2 < figures["share of an honest update that counted"]
-    table = statistics_tables(load_groups([tmp_path / "lying"]))[-1]
-    assert table.title.startswith("what liars got and defences did")
+    run_experiment(replace(config, attack=attack, defence=defence), tmp_path / "attacked")
+    run = load_run(tmp_path / "attacked")
+    figures = trust_figures(run)
+    assert figures["candidates capped, per round"] == len(of_role(run, "capped", "capped")) / 8 > 0
+    assert figures["tables clipped, per round"] > 3
+    assert figures["share of a Byzantine update that counted"] < 0.2 < figures["share of an honest update that counted"]
+    table = statistics_tables(load_groups([tmp_path / "attacked"]))[-1]
+    assert table.title.startswith("what Byzantine clients gained and defences did")
     assert [row[0] for row in table.rows] == list(figures)
 
 
-def test_tables_say_how_often_a_liar_was_selected_and_nothing_about_plain_runs(tmp_path: Path) -> None:
-    run_experiment(replace(CONFIG, attack=AttackConfig("inflated-table", (1, 2))), tmp_path / "lying")
-    run = load_run(tmp_path / "lying")
+def test_tables_say_how_often_a_byzantine_client_was_selected_and_nothing_about_plain_runs(tmp_path: Path) -> None:
+    run_experiment(replace(CONFIG, attack=AttackConfig("inflated-table", (1, 2))), tmp_path / "attacked")
+    run = load_run(tmp_path / "attacked")
     expected = sum(len(chosen & {1, 2}) for chosen in selections(run)) / 2 / 4
-    assert trust_figures(run) == {"selections of a liar, a round": expected}
+    assert trust_figures(run) == {"selections of a Byzantine client, per round": expected}
     run_experiment(CONFIG, tmp_path / "plain")
     assert trust_figures(load_run(tmp_path / "plain")) == {}
     titles = [table.title for table in statistics_tables(load_groups([tmp_path / "plain"]))]
-    assert not any("liars" in title for title in titles)
+    assert not any("Byzantine" in title for title in titles)

@@ -224,8 +224,8 @@ def merging(rule: Any) -> Any:
         (merging(lambda x: x[-1]), "must not depend on the order"),
         (merging(lambda x: 2 * x.mean(axis=0)), "must make equal updates the new policy"),
         (merging(lambda x: x.mean(axis=0, dtype=float)), "must keep 'policy/layers/0/kernel' of type float32"),
-        (MEAN._replace(least=lambda liars: 2 * liars + 1), "must not let one Byzantine client"),
-        (TRIMMED_MEAN._replace(least=lambda liars: 9 - liars), "must need more updates"),
+        (MEAN._replace(least=lambda byzantine: 2 * byzantine + 1), "must not let one Byzantine client"),
+        (TRIMMED_MEAN._replace(least=lambda byzantine: 9 - byzantine), "must need more updates"),
     ],
 )
 def test_the_check_of_an_aggregator_notices(aggregator: Any, complaint: str) -> None:

@@ -1,7 +1,7 @@
-"""Bytes on the wire, had every client been on a machine of its own: what the messages of a run hold.
+"""Bytes that the messages of a run hold, as if every client were on a machine of its own.
 
-Counted is content: weights as they are stored, and what candidates uploaded in phase one. Not counted are the
-envelopes of a transport. Unknown parts are NaN and make the sums they enter NaN: nothing is guessed.
+The content of messages is counted: weights as they are stored, and what candidates uploaded in phase one. Headers of
+the transport are not counted. A part whose size is unknown is NaN, and so is every sum that contains it.
 """
 
 from typing import NamedTuple
@@ -19,13 +19,13 @@ ASKED_METRICS = ("upload_bytes", "download_bytes", "attempts", "privacy_loss")
 class Traffic(NamedTuple):
     """Bytes of every round, [R + 1], down to the clients and up to the server together."""
 
-    measure: Vector  # the policy to everyone who is asked, their answers back
-    train: Vector  # the policy to everyone who trains, weights and step counts back
-    evaluate: Vector  # the policy to all clients, returns back; reporting, not learning
+    measure: Vector  # the policy to each client that is asked, and its reply
+    train: Vector  # the policy to each client that trains, and its weights and step count
+    evaluate: Vector  # the policy to all clients, and their returns; used for reports, not for learning
 
     @property
     def learning(self) -> Vector:
-        """What the algorithm itself needs: evaluation serves the report alone."""
+        """Bytes that the algorithm itself needs. Evaluation is left out: only reports use it."""
         return self.measure + self.train
 
 
@@ -47,14 +47,14 @@ def _measure_bytes(run: Run, weights: float) -> Vector:
     table = run.clients
     asked = (table["role"] == "asked") & (table["metric"] == "upload_bytes")
     if not asked.any() and (table["role"] == "candidate").any():
-        return np.full(num_rounds, np.nan)  # a run of before uploads were recorded
+        return np.full(num_rounds, np.nan)  # an old run, which did not record uploads
     num_asked = np.bincount(table["round"][asked], minlength=num_rounds).astype(float)
     messages = (table["role"] == "asked") & np.isin(table["metric"], ("upload_bytes", "download_bytes"))
     return num_asked * weights + np.bincount(table["round"][messages], table["value"][messages], minlength=num_rounds)
 
 
 def phase_one(run: Run) -> dict[str, float]:
-    """What phase one took, by name; empty if nobody was asked, or nobody counted."""
+    """Costs of phase one, by name; empty if no client was asked, or if bytes were not recorded."""
     asked = run.clients["role"] == "asked"
     columns = {name: run.clients["value"][asked & (run.clients["metric"] == name)] for name in ASKED_METRICS}
     if not len(columns["upload_bytes"]):
@@ -62,13 +62,13 @@ def phase_one(run: Run) -> dict[str, float]:
     down = columns["download_bytes"] if len(columns["download_bytes"]) else np.zeros(1)
     seconds = run.timings["measure"][1:] + run.timings["select"][1:]
     costs = {
-        "clients asked a round": len(columns["upload_bytes"]) / max(len(run.rounds["round"]) - 1, 1),
-        "kilobytes up, a client and round": columns["upload_bytes"].mean() / 1000,
-        "kilobytes down, a client and round": (weight_bytes(run) + down.mean()) / 1000,
-        "seconds a round (measure and select)": float(np.median(seconds)),
+        "clients asked per round": len(columns["upload_bytes"]) / max(len(run.rounds["round"]) - 1, 1),
+        "kilobytes up, per client and round": columns["upload_bytes"].mean() / 1000,
+        "kilobytes down, per client and round": (weight_bytes(run) + down.mean()) / 1000,
+        "seconds per round (measure and select)": float(np.median(seconds)),
     }
     if len(columns["attempts"]):
-        costs["attempts a round"] = columns["attempts"].mean()
+        costs["attempts per round"] = columns["attempts"].mean()
     if len(columns["privacy_loss"]):
         costs["largest privacy loss (epsilon)"] = columns["privacy_loss"].max()
     return costs

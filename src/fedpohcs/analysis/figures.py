@@ -1,4 +1,4 @@
-"""The paper's figures from run folders: return by round, and who was selected. Nothing is run again."""
+"""The paper's figures from run folders: return by round, and selected clients. Nothing is trained again."""
 
 import io
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.runs.storage import LAST_ROUNDS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito: told apart by colour-blind readers. Line styles tell groups apart in print."""
+"""Okabe and Ito's colours, which colour-blind readers can tell apart. Line styles tell groups apart in print."""
 LINE_STYLES = ("-", "--", "-.", ":")
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
@@ -34,7 +34,7 @@ STYLE: dict[Any, Any] = {
 
 
 def return_by_round(groups: Sequence[Group]) -> Figure:
-    """Mean return over all clients by round, one panel a level. Paper: Figs. mcc and mcc_level_hete."""
+    """Mean return over all clients by round, one panel per level. Paper: Figs. mcc and mcc_level_hete."""
     panels = by_level(groups)
     labels = list(dict.fromkeys(group.label for group in groups))
     with matplotlib.rc_context(STYLE):
@@ -110,7 +110,7 @@ def _draw_participation(axis: Axes, group: Group, final: np.ndarray[Any, Any]) -
 
 
 def _padded_range(values: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]:
-    """One range for all panels, with 0 in it."""
+    """One range for all panels; it contains 0."""
     finite = np.concatenate([*values, [0.0]])
     finite = finite[np.isfinite(finite)]
     low, high = finite.min(), finite.max()
@@ -119,7 +119,7 @@ def _padded_range(values: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure; the ending of `path` says in which format: .png, .svg or .pdf."""
+    """Write a figure in the format that the ending of `path` names: .png, .svg or .pdf."""
     formats = figure.canvas.get_supported_filetypes()
     ending = path.suffix.lstrip(".")
     if ending not in formats:

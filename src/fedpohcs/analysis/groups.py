@@ -1,4 +1,4 @@
-"""Runs put together: those that differ in nothing but the seed are one group, a line of a figure."""
+"""Groups of runs that differ only in their seed. A group is one line of a figure."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
 
 
 def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
-    """One run a seed: the longest, as it holds the shorter ones of that seed."""
+    """One run per seed: the longest, as it holds the shorter ones of that seed."""
     chosen: dict[int, Run] = {}
     for run in sorted(runs, key=lambda run: (run.config.seed, run.config.rounds)):
         other = chosen.get(run.config.seed)
@@ -68,7 +68,7 @@ def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
 
 
 def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
-    """Settings that set experiments apart. Not the number of rounds: a longer run begins as a shorter one."""
+    """Settings in which experiments differ, except the number of rounds: a longer run starts like a shorter one."""
     compared = (key for key in settings[0] if key not in ("seed", "rounds"))
     return [key for key in compared if any(s[key] != settings[0][key] for s in settings)]
 

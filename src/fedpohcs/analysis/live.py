@@ -20,7 +20,7 @@ class LiveReport:
     """Reads run folders again when their files have changed, and only those that have."""
 
     def __init__(self, paths: Sequence[Path], title: str, thresholds: Sequence[float] | None = None) -> None:
-        """Check the folders; raises where one is not, or does not hold, a run."""
+        """Check the folders; raises `UserError` for a folder that neither is nor contains a run."""
         self.paths, self.title, self.thresholds = paths, title, thresholds
         self.runs: dict[Path, tuple[object, Run]] = {}
         self.lock = threading.Lock()
@@ -28,13 +28,13 @@ class LiveReport:
         self.document = self._read(strict=True)
 
     def page(self) -> str:
-        """The page with what is known now."""
+        """The page with the present data."""
         with self.lock:
             self.document = self._read()
             return render_page(self.document, self.title)
 
     def data(self) -> str:
-        """The document of the page as it is now."""
+        """The present JSON document of the page."""
         with self.lock:
             self.document = self._read()
             return to_json(self.document)
@@ -53,13 +53,13 @@ class LiveReport:
         except (UserError, OSError):
             if strict:
                 raise
-            return self.document  # a folder that is being replaced right now: next time
+            return self.document  # a folder is being replaced right now; the next request reads it
         self.seen = stamps
         return document
 
 
 def _stamp(folder: Path) -> object:
-    """Changes whenever a round is finished or the policy is stored."""
+    """A value that changes when a round is finished or the policy is stored."""
     files = (folder / name for name in ("config.json", "rounds.csv", "policy.npz"))
     return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files if file.exists())]
 
@@ -70,12 +70,12 @@ def _has_rounds(folder: Path) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers for the page and its data; everything else is not there."""
+    """Serves the page and its data; every other address is not found."""
 
     def do_GET(self) -> None:
-        """The page, or its data unless the reader has them already."""
+        """Send the page, or its data if they have changed since the last request."""
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
-            self.send_error(HTTPStatus.FORBIDDEN)  # a page of another origin that pretends to be this machine
+            self.send_error(HTTPStatus.FORBIDDEN)  # a request under another host name, as in DNS rebinding
         elif self.path == "/":
             self._answer("text/html", self._report.page())
         elif self.path == "/data.json":
@@ -106,14 +106,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class ReportServer(ThreadingHTTPServer):
-    """The server and what it reports of; a context manager."""
+    """HTTP server with a `LiveReport`; a context manager."""
 
     daemon_threads = True
     report: LiveReport
 
 
 def serve(report: LiveReport, port: int = 0) -> "ReportServer":
-    """A server of the page, bound to this machine; port 0 takes any that is free."""
+    """A server of the page that only this machine can reach; port 0 stands for any free port."""
     try:
         server = ReportServer((LOOPBACK, port), _Handler)
     except OSError as error:

@@ -14,7 +14,7 @@ _LATEX |= {"≥": r"$\ge$", "Δ": r"$\Delta$"}
 
 
 def print_tables(tables: Sequence[Table]) -> None:
-    """Print to the terminal, as wide as it is, or wide enough where there is none."""
+    """Print in the width of the terminal; without a terminal, as wide as the table needs."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
@@ -38,7 +38,7 @@ def print_latex(tables: Sequence[Table]) -> None:
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
-    """GitHub-flavoured Markdown: a heading, a table and its note each."""
+    """GitHub-flavoured Markdown: per table a heading, the rows and the note."""
     blocks = []
     for table in tables:
         lines = [table.headers, ("---", *("---:" for _ in table.headers[1:])), *table.rows]
@@ -48,7 +48,7 @@ def to_markdown(tables: Sequence[Table]) -> str:
 
 
 def to_latex(tables: Sequence[Table]) -> str:
-    """One `table` each, with the rules of the package booktabs."""
+    """One `table` environment per table, with the rules of the package booktabs."""
     blocks = []
     for table in tables:
         head, *rows = (" & ".join(map(_escape, line)) + r" \\" for line in (table.headers, *table.rows))

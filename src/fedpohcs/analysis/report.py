@@ -1,4 +1,4 @@
-"""One HTML page that says what a set of runs reached. It needs nothing but itself: no server, no network.
+"""One self-contained HTML page about the results of a set of runs. It needs no server and no network.
 
 Python gathers the numbers into one JSON document, in which long arrays are base64; the scripts in `page/` draw them.
 `fedpohcs watch` serves the same page and the same document.
@@ -24,9 +24,9 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.version import __version__
 from fedpohcs.runs.storage import LAST_ROUNDS, Run
 
-SCRIPTS = ("charts.js", "overview.js", "inside.js", "report.js")  # the last one starts
-MIRRORED_METRICS = {"similarity"}  # minus the heterogeneity: nothing a reader does not see already
-NOT_A_NUMBER = 65_535  # among numbers of 16 bits
+SCRIPTS = ("charts.js", "overview.js", "inside.js", "report.js")  # in this order; the last one starts the page
+MIRRORED_METRICS = {"similarity"}  # it is minus the heterogeneity, which the page shows already
+NOT_A_NUMBER = 65_535  # code of NaN in arrays of 16-bit numbers
 
 
 def write_report(
@@ -55,16 +55,16 @@ def render_page(data: dict[str, Any], title: str) -> str:
     parts = {
         "style": (page / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        "data": to_json(data).replace("</", "<\\/"),  # or the text could end the script element
+        "data": to_json(data).replace("</", "<\\/"),  # otherwise the text could end the script element
         "title": escape(title),
     }
     first, *rest = (page / "report.html").read_text(encoding="utf-8").split("{{")
-    pieces = (piece.split("}}", 1) for piece in rest)  # in one pass: what is put in is not searched again
+    pieces = (piece.split("}}", 1) for piece in rest)  # in one pass, so that inserted text is not searched again
     return first + "".join(parts[name] + tail for name, tail in pieces)
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Without spaces; no NaN gets here."""
+    """JSON without spaces. NaN is refused."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
@@ -131,7 +131,7 @@ def _selections_a_round(group: Group) -> np.ndarray[Any, Any]:
 
 
 def _seconds(run: Run) -> dict[str, Any]:
-    """By phase; round 0 only evaluates."""
+    """Median seconds by phase, without round 0, which only evaluates."""
     return {name: column[1:] for name, column in run.timings.items() if name not in ("round", "total")}
 
 
@@ -182,7 +182,7 @@ def _scores(run: Run) -> dict[str, str]:
 
 
 def _quantised(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Numbers of 16 bits between the extremes: half the size, and finer than eyes see."""
+    """Values as 16-bit numbers between their extremes: half the size, and precise enough for a picture."""
     finite = np.isfinite(values)
     low, high = (float(values[finite].min()), float(values[finite].max())) if finite.any() else (0.0, 0.0)
     steps = np.where(finite, (values - low) / ((high - low) or 1.0) * (NOT_A_NUMBER - 1), NOT_A_NUMBER)

@@ -1,6 +1,6 @@
 """Small-sample statistics over seeds: intervals, robust means, paired tests, times that may be censored.
 
-Everything is deterministic: resamples are enumerated where they are few, and drawn with a fixed seed where not.
+All results are deterministic: few resamples are enumerated, many are drawn with a fixed seed.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from scipy.special import ndtr, stdtrit
 from fedpohcs.core.types import Vector
 
 CONFIDENCE = 0.95
-NUM_RESAMPLES = 10_000  # where there are too many to enumerate
+NUM_RESAMPLES = 10_000  # drawn if there are too many to enumerate
 ENUMERATED_SEEDS = 5  # 5^5 resamples
 ENUMERATED_FLIPS = 14  # 2^14 sign patterns
 
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """When a threshold was reached, over seeds of which some may have stopped before it was."""
+    """Time to reach a threshold, over seeds. A run that ended below the threshold is censored."""
 
     estimate: float  # Kaplan-Meier median; infinity: fewer than half of the seeds got there
     num_reached: int
@@ -39,7 +39,12 @@ class Reached(NamedTuple):
 
 
 def mean_interval(values: ArrayLike) -> Interval:
-    """Mean over seeds with its bootstrap interval; one value has no interval, one NaN spoils all."""
+    """Mean over seeds with its bootstrap interval. A single value has no interval; with a NaN all are NaN.
+
+    Example:
+        >>> [round(number, 2) for number in mean_interval([10.0, 12.0, 14.0, 15.0, 19.0])[:3]]
+        [14.0, 10.4, 18.2]
+    """
     values = np.asarray(values, float)
     as_tuple = tuple(values.tolist())
     if len(values) == 0 or not np.isfinite(values).all():
@@ -66,19 +71,19 @@ def bootstrap_limits(values: Vector) -> tuple[Any, Any]:
 
 
 def resampled_means(values: Vector) -> NDArray[Any]:
-    """The means over the first axis, of every resample of it."""
+    """Mean of every resample of the first axis, [resamples, ...]."""
     return np.tensordot(_resample_weights(len(values)), values, axes=1)
 
 
 def expanded_tail(num_seeds: int) -> float:
-    """The share of resampled means that is left out at either end."""
+    """Share of resampled means outside the interval at each end, for so many seeds."""
     quantile = stdtrit(num_seeds - 1, (1 - CONFIDENCE) / 2)
     return float(ndtr(np.sqrt(num_seeds / (num_seeds - 1)) * quantile))
 
 
 @cache
 def _resample_weights(num_seeds: int) -> NDArray[Any]:
-    """How much each seed counts in each resample, [resamples, seeds]."""
+    """Weight of each seed in each resample, [resamples, seeds]."""
     if num_seeds <= ENUMERATED_SEEDS:
         chosen = np.array(list(itertools.product(range(num_seeds), repeat=num_seeds)))
     else:
@@ -87,7 +92,12 @@ def _resample_weights(num_seeds: int) -> NDArray[Any]:
 
 
 def interquartile_mean(values: ArrayLike) -> float:
-    """The mean without the lowest and the highest quarter, each rounded down to whole values; NaN of nothing."""
+    """The mean without the lowest and the highest quarter, each rounded down to whole values; NaN without values.
+
+    Example:
+        >>> interquartile_mean([1.0, 2.0, 3.0, 100.0])
+        2.5
+    """
     ordered = np.sort(np.asarray(values, float))
     cut = len(ordered) // 4
     kept = ordered[cut : len(ordered) - cut]
@@ -95,9 +105,13 @@ def interquartile_mean(values: ArrayLike) -> float:
 
 
 def sign_flip_test(differences: ArrayLike) -> float:
-    """Two-sided p-value of paired differences whose mean is 0 under the hypothesis, which makes every sign a coin toss.
+    """Two-sided p-value of paired differences. Under the null hypothesis both signs of a difference are equally likely.
 
     Exact: all 2^n sign patterns for up to 14 pairs, so p is never below 2/2^n. A random sample of patterns for more.
+
+    Example:
+        >>> sign_flip_test([1.0, 2.0, 3.0, 4.0, 5.0])  # 2 of 32 patterns have a sum as large
+        0.0625
     """
     differences = np.asarray(differences, float)
     count = len(differences)
@@ -107,20 +121,27 @@ def sign_flip_test(differences: ArrayLike) -> float:
         signs = np.array(list(itertools.product((1, -1), repeat=count)))
     else:
         drawn = np.random.default_rng(0).choice((1, -1), size=(NUM_RESAMPLES - 1, count))
-        signs = np.concatenate([np.ones((1, count), int), drawn])  # the pattern seen is one of them
+        signs = np.concatenate([np.ones((1, count), int), drawn])  # the observed pattern is one of them
     observed = abs(differences.sum())
     slack = 1e-9 * np.abs(differences).sum()  # sums of the same numbers in another order count as equal
     return float(np.mean(np.abs(signs @ differences) >= observed - slack))
 
 
 def first_reached(values: NDArray[Any], clock: NDArray[Any], threshold: float) -> tuple[float, bool]:
-    """When `values` first were at `threshold` or above, by `clock`; or, censored, when the record ended."""
+    """First time of `clock` at which `values` are at least `threshold`; if there is none, the last time (censored).
+
+    Example:
+        >>> first_reached(np.array([1, 4, 9]), np.array([0, 10, 20]), threshold=4)
+        (10.0, True)
+        >>> first_reached(np.array([1, 4, 9]), np.array([0, 10, 20]), threshold=50)
+        (20.0, False)
+    """
     hits = np.flatnonzero(values >= threshold)
     return (float(clock[hits[0]]), True) if len(hits) else (float(clock[-1]), False)
 
 
 def summarise_reached(outcomes: Sequence[tuple[float, bool]]) -> Reached:
-    """The Kaplan-Meier median of times of which some are censored."""
+    """Kaplan-Meier median of times, some of which are censored."""
     times = np.array([time for time, _ in outcomes], float)
     reached = np.array([hit for _, hit in outcomes], bool)
     median = np.nan if np.isnan(times).any() else kaplan_meier_median(times, reached)
@@ -128,7 +149,12 @@ def summarise_reached(outcomes: Sequence[tuple[float, bool]]) -> Reached:
 
 
 def kaplan_meier_median(times: Vector, reached: NDArray[np.bool_]) -> float:
-    """The earliest time by which the Kaplan-Meier estimate says half have got there; infinity if none is."""
+    """First time by which half have reached the threshold, by the Kaplan-Meier estimate; infinity if there is none.
+
+    Example:
+        >>> kaplan_meier_median(np.array([3.0, 5.0, 8.0, 8.0]), reached=np.array([True, True, False, False]))
+        5.0
+    """
     surviving = 1.0
     for time in np.unique(times[reached]):
         surviving *= 1 - np.sum(reached & (times == time)) / np.sum(times >= time)

@@ -1,7 +1,7 @@
-"""What runs reached, over seeds: means with 95 % bootstrap intervals, times to thresholds, and paired differences.
+"""Results of runs over seeds: means with 95 % bootstrap intervals, times to thresholds, and paired differences.
 
-A `Scope` says what the runs of a level are measured by. Thresholds come from the user, from the world, or from the
-runs themselves; none is built in.
+A `Scope` holds the thresholds and rounds by which the runs of a level are measured. Thresholds come from the user, from
+the world, or from the runs themselves; none is built in.
 """
 
 import csv
@@ -40,19 +40,19 @@ CLOCKS: dict[str, Callable[[Run], Vector]] = {
     "minutes": lambda run: np.cumsum(run.timings["total"] - run.timings["evaluate"]) / 60,
     "megabytes": lambda run: np.cumsum(traffic(run).learning) / 1e6,
 }
-"""What a round costs, counted up. Evaluation is left out of minutes and megabytes: it serves the report alone."""
+"""Cumulative costs of rounds. Minutes and megabytes leave out evaluation, which only reports use."""
 
 
 class Scope(NamedTuple):
-    """By what the runs of one world and level are measured."""
+    """The thresholds and ranges of rounds by which runs of one world and level are measured."""
 
     thresholds: tuple[float, ...]
     windows: tuple[Window, ...]
-    last_round: int  # that all of them have
+    last_round: int  # the last round that all runs have
 
 
 class Difference(NamedTuple):
-    """A statistic minus the reference's, over shared seeds, and the p-value of there being none."""
+    """A statistic minus that of the reference, over shared seeds, and the p-value of no difference."""
 
     interval: Interval
     p_value: float
@@ -83,12 +83,12 @@ def make_scope(
 
 
 def derived_thresholds(groups: Sequence[Group]) -> tuple[float, ...]:
-    """Half, three and nine tenths of the way from where runs start to where the best group ends, rounded."""
+    """Thresholds at 50, 75 and 90 % of the way from the first return to the last one of the best group, rounded."""
     start = float(np.mean([group.mean_returns[:, 0].mean() for group in groups]))
     best = max(float(group.mean_returns[:, -LAST_ROUNDS:].mean()) for group in groups)
     if best <= start:
         return ()
-    digits = 1 - int(np.floor(np.log10(best - start)))  # two digits of the way
+    digits = 1 - int(np.floor(np.log10(best - start)))  # two significant digits of the distance
     return tuple(dict.fromkeys(round(start + share * (best - start), digits) for share in SHARES_OF_THE_WAY))
 
 
@@ -111,7 +111,7 @@ def run_statistics(run: Run, scope: Scope) -> dict[str, float]:
 
 
 def _client_statistics(run: Run, scope: Scope) -> dict[str, float]:
-    """How evenly the policy serves the clients at the end."""
+    """How the final returns are distributed over clients."""
     final = np.sort(run.final_returns)
     if len(run.rounds["round"]) <= LAST_ROUNDS:
         final = np.full_like(final, np.nan)
@@ -130,7 +130,7 @@ def _client_statistics(run: Run, scope: Scope) -> dict[str, float]:
 
 
 def _held_out_statistics(run: Run) -> dict[str, float]:
-    """How the policy serves clients that never train; nothing if there are none."""
+    """Returns of held-out clients; empty if there are none."""
     if not run.config.federation.held_out_clients:
         return {}
     final = run.final_held_out_returns if len(run.rounds["round"]) > LAST_ROUNDS else np.array(np.nan)
@@ -172,7 +172,7 @@ def statistics_tables(
     thresholds: Sequence[float] | None = None,
     windows: Sequence[Window] = (),
 ) -> list[Table]:
-    """For each level: every statistic by group, what thresholds took, and the differences to the reference."""
+    """For each level: every statistic by group, times to thresholds, and differences to the reference."""
     if reference is not None:
         require_known("reference", reference, {group.label for group in groups})
     tables = []
@@ -181,12 +181,12 @@ def statistics_tables(
         place = f"{world}, {level} heterogeneity"
         tables.append(_means_table(f"{place}, {_count_seeds(members)}", members, scope))
         if scope.thresholds:
-            tables.append(_thresholds_table(f"what a mean return took ({place})", members, scope))
+            tables.append(_thresholds_table(f"time to reach a mean return ({place})", members, scope))
         tables += reference_table(members)
         tables += _bad_replies_table(f"answers left out, by phase and rule ({place})", members)
-        if (costs := _phase_one_table(f"what phase one took ({place})", members)).rows:
+        if (costs := _phase_one_table(f"costs of phase one ({place})", members)).rows:
             tables.append(costs)
-        if (trust := _trust_table(f"what liars got and defences did ({place})", members)).rows:
+        if (trust := _trust_table(f"what Byzantine clients gained and defences did ({place})", members)).rows:
             tables.append(trust)
         base = _find_reference(members, reference)
         if base is None:
@@ -200,7 +200,7 @@ def statistics_tables(
 
 
 def reference_table(groups: Sequence[Group]) -> list[Table]:
-    """What each client returned at the end, beside the world's stored reference; nothing where there is none."""
+    """Final return of each client beside the world's stored reference; no tables for worlds without one."""
     reference = reference_of(groups[0].runs[0].config)
     if reference is None:
         return []
@@ -224,7 +224,7 @@ def timings_table(groups: Sequence[Group]) -> Table:
         rows.append(
             (f"{group.label} ({group.level})", *(_decimal(np.median(s), 3) if len(s) else "-" for s in seconds))
         )
-    return Table("median seconds a round", ("", *phases), tuple(rows))
+    return Table("median seconds per round", ("", *phases), tuple(rows))
 
 
 def to_csv(
@@ -296,7 +296,7 @@ def _window_mean(returns: Vector, window: Window) -> float:
 
 
 def _find_reference(groups: Sequence[Group], reference: str | None) -> Group | None:
-    """The group of that label; without a name fedavg, or else the first."""
+    """The group with this label; without a label `fedavg` or, if there is none, the first group."""
     by_label = {group.label: group for group in groups}
     if reference is None:
         return by_label.get("fedavg", groups[0])
@@ -325,19 +325,19 @@ def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Tabl
 
 
 def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
-    """What asking the candidates took; no rows if no group did."""
-    note = "Mean over seeds [95 % bootstrap interval]; “-”: nobody was asked. Down includes the policy."
+    """Costs of phase one; no rows if no group has one."""
+    note = "Mean over seeds [95 % bootstrap interval]; “-”: no client was asked. Down includes the policy."
     return _figures_table(title, groups, phase_one, note)
 
 
 def _trust_table(title: str, groups: Sequence[Group]) -> Table:
-    """What liars got and what was done against them; no rows if there is nothing to say."""
-    note = "Mean over seeds [95 % bootstrap interval]; “-”: there was no such thing."
+    """What Byzantine clients gained and what defences did; no rows for runs without either."""
+    note = "Mean over seeds [95 % bootstrap interval]; “-”: does not apply."
     return _figures_table(title, groups, trust_figures, note)
 
 
 def _figures_table(title: str, groups: Sequence[Group], figures: Callable[[Run], dict[str, float]], note: str) -> Table:
-    """Figures that not every run has."""
+    """A table of figures that some runs lack."""
     by_run = [[found for run in group.runs if (found := figures(run))] for group in groups]
     names = [list(dict.fromkeys(name for run in runs for name in run)) for runs in by_run]
     summaries = [
@@ -348,7 +348,7 @@ def _figures_table(title: str, groups: Sequence[Group], figures: Callable[[Run],
 
 
 def _bad_replies_table(title: str, groups: Sequence[Group]) -> list[Table]:
-    """How many answers of clients broke a rule; nothing if none did."""
+    """Number of rejected replies by rule; no rows if there are none."""
     names = sorted({name for group in groups for run in group.runs for name in run.bad_replies})
     summaries = [
         {name: mean_interval([float(run.bad_replies.get(name, 0)) for run in group.runs]) for name in names}
@@ -383,7 +383,7 @@ def _table(
 
 
 def _digits(estimates: Sequence[float]) -> int:
-    """Decimals that suit the numbers of a row: none for whole ones, else about three digits in all."""
+    """Decimals for the numbers of a row: none for integers, else about three significant digits."""
     finite = np.array([estimate for estimate in estimates if np.isfinite(estimate)])
     if not len(finite) or (finite == np.round(finite)).all():
         return 0

@@ -1,4 +1,4 @@
-"""What liars got and what defences did in a run, from its files."""
+"""What Byzantine clients gained and what defences did in a run, from its files."""
 
 import numpy as np
 
@@ -7,20 +7,22 @@ from fedpohcs.runs.storage import Run
 
 
 def trust_figures(run: Run) -> dict[str, float]:
-    """By name; empty where nobody lied, nothing was defended and no update was left out."""
+    """Figures by name; empty for a run without attack, without defence and without rejected updates."""
     figures, num_rounds = {}, max(len(run.rounds["round"]) - 1, 1)
     attack, defence = run.config.attack, run.config.defence
     if run.rounds["num_rejected"].any():
-        figures["updates left out, a round"] = run.rounds["num_rejected"].sum() / num_rounds
+        figures["updates left out, per round"] = run.rounds["num_rejected"].sum() / num_rounds
     if defence.max_selections is not None:
-        figures["candidates capped, a round"] = len(_values(run, "capped", "capped")) / num_rounds
+        figures["candidates capped, per round"] = len(_values(run, "capped", "capped")) / num_rounds
     if defence.table_clip is not None:
-        figures["tables clipped, a round"] = (_values(run, "candidate", "table_scale") < 1).sum() / num_rounds
+        figures["tables clipped, per round"] = (_values(run, "candidate", "table_scale") < 1).sum() / num_rounds
     if attack.kind is not None and not isinstance(attack.clients, str):
-        figures["selections of a liar, a round"] = run.times_selected[list(attack.clients)].mean() / num_rounds
+        figures["selections of a Byzantine client, per round"] = (
+            run.times_selected[list(attack.clients)].mean() / num_rounds
+        )
     counted, lied = _by_client(run, "counted"), _by_client(run, "lied")
-    for name, told in (("an honest update", False), ("a lying update", True)):
-        shares = [share for key, share in counted.items() if bool(lied.get(key)) == told]
+    for name, attacked in (("an honest update", False), ("a Byzantine update", True)):
+        shares = [share for key, share in counted.items() if bool(lied.get(key)) == attacked]
         if shares:
             figures[f"share of {name} that counted"] = float(np.mean(shares))
     return figures

@@ -1,4 +1,4 @@
-"""Many runs in one folder: which are still to be made, and what is written when all are there."""
+"""Many runs in one folder: finds and trains the missing ones, and writes the results."""
 
 import dataclasses
 import shutil
@@ -26,13 +26,13 @@ def run_all(
     jobs: int | None = None,
     backend: str = "local",
 ) -> None:
-    """Train what is missing of the wanted runs, several at a time, with one live table for all.
+    """Train the wanted runs that are missing or incomplete, several at a time, with one live table for all.
 
     Args:
         wanted: the config of the run in each folder.
         out: folder that holds them all.
         overwrite: run everything anew.
-        jobs: runs at the same time. None: one a core.
+        jobs: runs at the same time. None: one per core.
         backend: "local", or "ray".
     """
     require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")
@@ -58,7 +58,7 @@ def run_all(
 
 
 def _run_here(runs: Mapping[Path, ExperimentConfig]) -> None:
-    """One after the other in this process, on all of its cores."""
+    """Train one run after the other in this process, on all of its cores."""
     for number, (folder, config) in enumerate(runs.items(), start=1):
         print(f"run {number} of {len(runs)}: {folder}", flush=True)
         with ProgressDisplay() as display:
@@ -66,7 +66,7 @@ def _run_here(runs: Mapping[Path, ExperimentConfig]) -> None:
 
 
 def plan_runs(wanted: Mapping[Path, ExperimentConfig], out: Path, overwrite: bool) -> dict[Path, ExperimentConfig]:
-    """The runs that are not complete: new ones, ones that stopped, and ones that are to have more rounds.
+    """The runs that are not complete: new runs, runs that stopped, and runs that shall have more rounds.
 
     Refuses, before anything is written, a folder that holds another run.
     """
@@ -105,10 +105,10 @@ def _is_empty_or_holds_runs(path: Path) -> bool:
 def _stored_config(folder: Path) -> ExperimentConfig | None:
     try:
         return read_config(folder)
-    except UserError:  # not a run, or not one that can be read
+    except UserError:  # not a run, or not readable
         return None
 
 
 def _rounds_done(folder: Path) -> int:
-    """Rounds that are in the tables, if the trained policy is there as well."""
+    """Number of stored rounds, if the trained policy is stored as well."""
     return read_progress(folder).round if (folder / "policy.npz").is_file() else -1

@@ -1,4 +1,4 @@
-"""Progress of a run on the terminal, or as plain lines where there is none."""
+"""Progress of a run on the terminal, or as plain lines without a terminal."""
 
 import io
 import time
@@ -52,7 +52,7 @@ class ProgressDisplay:
     def on_round(self, record: RoundRecord) -> None:
         """Show a round, but redraw no more often than eyes can follow."""
         now = time.monotonic()
-        if record.round > 1:  # what came before is mostly compiling
+        if record.round > 1:  # earlier rounds mostly compile
             self.durations.append(now - self.last_round_at)
         self.last_round_at = now
         is_last = record.round == self.total_rounds
@@ -73,7 +73,7 @@ class ProgressDisplay:
     def _print(self, line: str) -> None:
         try:
             print(line, file=self.console.file, flush=True)
-        except OSError:  # nobody reads any more; the run matters more than its display
+        except OSError:  # the output is closed; the run goes on without a display
             self.console = Console(quiet=True, file=io.StringIO())
 
     def _panel(self, record: RoundRecord) -> Group:
@@ -117,7 +117,7 @@ class GridDisplay:
             self.live.stop()
 
     def show(self, status: Mapping[Path, str]) -> None:
-        """Draw what the folders say; `status` is waiting, running, done or failed."""
+        """Draw the progress that the folders show; `status` is waiting, running, done or failed."""
         if self.live is not None:
             self.live.update(self._table(status), refresh=True)
             return
@@ -166,12 +166,17 @@ def describe_returns(record: RoundRecord) -> str:
 
 
 def describe_seconds(record: RoundRecord) -> str:
-    """Seconds of the phases that take long."""
+    """Seconds of the phases that usually take long."""
     return "  ".join(f"{name} {record.seconds[name]:.2f} s" for name in SHOWN_PHASES if name in record.seconds)
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as people say it: 42 s, 3 min 05 s, 2 h 10 min."""
+    """A duration for people: 42 s, 3 min 05 s, 2 h 10 min.
+
+    Example:
+        >>> format_seconds(42), format_seconds(185), format_seconds(7800)
+        ('42 s', '3 min 05 s', '2 h 10 min')
+    """
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

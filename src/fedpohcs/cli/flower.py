@@ -21,14 +21,14 @@ SECONDS_A_LOOK = 0.5
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long and for whom the server waits."""
+    """How long the server waits, and for how many clients."""
 
     phase_timeout: float = 600.0
-    """Seconds for the answers of a phase. Who is later is left out of it."""
+    """Seconds to wait for the replies of a phase. Later replies are left out."""
     startup_timeout: float = 600.0
-    """Seconds for the clients to connect before the first round."""
+    """Seconds to wait for clients to connect before the first round."""
     min_clients: int = 0
-    """Clients that must be there to begin. 0: all."""
+    """Clients that must be connected before the first round. 0: all."""
 
     def __post_init__(self) -> None:
         for name in ("phase_timeout", "startup_timeout"):
@@ -36,7 +36,7 @@ class Waiting:
         require(self.min_clients >= 0, "min-clients", self.min_clients, "must be 0 or more")
 
     def settings(self) -> dict[str, Any]:
-        """As the server app reads them."""
+        """These settings in the form that the server app reads."""
         names = ("phase_timeout", "startup_timeout", "min_clients")
         return {name.replace("_", "-"): getattr(self, name) for name in names}
 
@@ -48,11 +48,11 @@ class Processes:
     runtime: Literal["deployment", "simulation"] = "deployment"
     """A SuperNode process for each client, or Flower's simulation, which shares processes among clients."""
     port: int = 0
-    """Of the SuperLink. 0: any that is free."""
+    """Port of the SuperLink. 0: any free port."""
     insecure: bool = False
-    """Plain text between the processes: no TLS, no keys."""
+    """Send plain text between the processes, without TLS and keys."""
     telemetry: bool = False
-    """Let Flower report its use to its makers."""
+    """Let Flower send usage statistics to its developers."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ class KeysOptions:
     hosts: str = "localhost,127.0.0.1"
     """Names and addresses under which nodes reach the server, joined by commas."""
     days: int = 365
-    """For which the certificates are valid."""
+    """Days for which the certificates are valid."""
 
 
 def run(arguments: list[str]) -> None:
-    """Train with a SuperLink and SuperNodes that it starts itself, and stops; --resume RUN goes on with a run."""
+    """Start a SuperLink and SuperNodes, train with them, and stop them. --resume RUN continues a run."""
     if any(word == "--resume" or word.startswith("--resume=") for word in arguments):
         return _resume(arguments)
     from fedpohcs.runs.storage import check_free
@@ -205,7 +205,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
         display.on_finish()
         result = json.loads(outcome.read_text()) if outcome.exists() else {"error": "the run did not start."}
         if result["error"]:
-            fleet.check_alive("superlink")  # without it everything else ends, too, and sometimes earlier than is seen
+            fleet.check_alive("superlink")  # if the SuperLink has ended, report that as the cause
     if result["error"]:
         raise UserError(f"{result['error']} The logs are in {logs}.")
     print(f"run: {out}")
@@ -227,7 +227,7 @@ def app(arguments: list[str]) -> None:
 
 
 def _members(config: ExperimentConfig, given: Path | None) -> str:
-    """The path of the list of members, once it was looked at; nothing where selection is not private."""
+    """The path of the list of members, after a check; empty without private selection."""
     if config.privacy == "none":
         require(given is None, "members", str(given), "is for private selection", "Add --privacy masked.")
         return ""

@@ -13,7 +13,7 @@ from fedpohcs.server.selection import Selection
 
 
 class Follower:
-    """Tells an observer of every round that is new in the folder."""
+    """Reports every new round of the folder to an observer."""
 
     def __init__(self, folder: Path, observer: Observer, last_round: int = -1) -> None:
         self.folder = folder
@@ -21,12 +21,12 @@ class Follower:
         self.last_round = last_round
 
     def look(self) -> None:
-        """Read the folder if there is something new in it."""
+        """Read the folder if it has changed."""
         if read_progress(self.folder).round <= self.last_round:
             return
         try:
             run = load_run(self.folder)
-        except UserError:  # in the middle of a row: next time
+        except UserError:  # a row is only partly written; the next call reads it
             return
         for number in run.rounds["round"][run.rounds["round"] > self.last_round].tolist():
             self.observer.on_round(_shown(run, number))
@@ -34,7 +34,7 @@ class Follower:
 
 
 def _shown(run: Run, number: int) -> RoundRecord:
-    """As much of a record as is on disk."""
+    """The record of a round, as far as it is on disk."""
     returns = run.client_returns[number]
     evaluated = np.flatnonzero(~np.isnan(returns))
     row = int(np.flatnonzero(run.timings["round"] == number)[0])

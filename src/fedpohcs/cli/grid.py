@@ -1,7 +1,6 @@
 """Many runs at once, each in a process of its own.
 
-They are watched through their run folders, so that it does not matter where a process runs as long as it writes to the
-same disk.
+Progress is read from the run folders, so a process may run anywhere as long as it writes to the same disk.
 """
 
 import multiprocessing
@@ -25,11 +24,11 @@ class Job(Protocol):
     """A run that was started."""
 
     def failure(self) -> str | None:
-        """None while it goes on; "" once it has succeeded; else the last thing it said."""
+        """None while the run goes on; "" after success; else the last error message."""
         ...
 
     def stop(self) -> None:
-        """Ask it to end; what it has done so far is kept."""
+        """Ask the run to end; its finished rounds are kept."""
         ...
 
 
@@ -46,7 +45,7 @@ Launch = Callable[[Path, ExperimentConfig, int], Job]
 
 
 def complete_run(folder: Path, config: ExperimentConfig, observers: Sequence[Any] = ()) -> None:
-    """Train what is missing of the run in `folder`: all of it, the rest, or some more rounds."""
+    """Train the missing rounds of the run in `folder`: all rounds, or those after the last stored one."""
     from fedpohcs.runs import experiment
 
     if is_run(folder):
@@ -58,13 +57,13 @@ def complete_run(folder: Path, config: ExperimentConfig, observers: Sequence[Any
 def run_grid(
     runs: Mapping[Path, ExperimentConfig], launch: Launch, slots: int, show: Callable[[dict[Path, str]], None]
 ) -> None:
-    """Run all, `slots` at a time. One that fails does not stop the others; it is named at the end.
+    """Run all, `slots` at a time. A run that fails does not stop the others; it is named at the end.
 
     Args:
         runs: what to train in each folder.
         launch: how to start one.
         slots: how many go on at the same time.
-        show: told again and again which folder is waiting, running, done or failed.
+        show: called repeatedly with the status of each folder: waiting, running, done or failed.
     """
     status = dict.fromkeys(runs, "waiting")
     active: dict[int, tuple[Path, Job]] = {}
@@ -97,7 +96,7 @@ def read_progress(folder: Path) -> Progress:
         with (folder / "rounds.csv").open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode().split("\n")
-        cells = lines[-2].split(",")  # what follows the last line end is not complete
+        cells = lines[-2].split(",")  # text after the last line end is an incomplete row
         return Progress(int(cells[0]), float(cells[1]), float(cells[2]))
     except (OSError, ValueError, IndexError):
         return Progress(-1, float("nan"), float("nan"))
@@ -131,7 +130,7 @@ class LocalJob:
             return ""
         try:
             return self._told.recv()
-        except EOFError:  # it died without a word
+        except EOFError:  # the process ended without a message
             return f"its process ended with code {code}"
 
     def stop(self) -> None:
@@ -142,7 +141,7 @@ class LocalJob:
 
 
 def local_launcher(slots: int) -> Launch:
-    """Starts processes here; the cores are dealt out to the slots."""
+    """Starts processes on this machine and divides the cores among the slots."""
     cores = available_cores()
     return lambda folder, config, slot: LocalJob(folder, config, cores[slot::slots] or cores)
 

@@ -74,7 +74,7 @@ def play(arguments: list[str]) -> None:
 
 @contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Print what a function warns of as a line of this program."""
+    """Print warnings as lines of this program."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -83,7 +83,7 @@ def _warnings_as_notes() -> Iterator[None]:
 
 
 def _index(client: int) -> int:
-    """People count clients from 1, files from 0."""
+    """The index of a client, from 0 as in files, for a number from 1 as people count."""
     require(client >= 1, "client", client, "must be at least 1")
     return client - 1
 

@@ -40,7 +40,7 @@ class TrainOptions:
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     log: str | None = None
-    """Also log to these, joined by commas: tensorboard, wandb, mlflow."""
+    """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     overwrite: bool = False
     """Replace the run that is in the folder."""
     checkpoint_every: int = 1
@@ -54,9 +54,9 @@ class ResumeOptions:
     run: Positional[Path]
     """Run folder."""
     rounds: int | None = None
-    """Rounds in all. None: as many as the run was to have."""
+    """Total number of rounds. None: the number in the config of the run."""
     log: str | None = None
-    """Also log to these, joined by commas: tensorboard, wandb, mlflow."""
+    """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
 
@@ -89,7 +89,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class CompareFoldersOptions:
-    """`fedpohcs compare` of runs that are there."""
+    """`fedpohcs compare` of existing runs."""
 
     runs: Positional[tuple[Path, ...]]
     """Run folders, or folders that hold some."""
@@ -106,7 +106,7 @@ class ReproduceOptions:
     out: Path = Path("runs/paper")
     """Folder for the runs, which several figures share, and the figures."""
     quick: bool = False
-    """Few rounds and one seed: shows the way, proves nothing."""
+    """Few rounds and one seed: tests the procedure, not the result."""
     jobs: int | None = None
     """Runs at the same time. None: as many as there are cores."""
 
@@ -129,7 +129,7 @@ class PlotOptions:
     output: Annotated[Path, arg(aliases=("-o",))] = Path("curves.png")
     """File to write; the ending names the format: png, svg or pdf."""
     kind: Literal["curves", "participation"] = "curves"
-    """Return by round, or who was selected and what each client reached."""
+    """Return by round, or selections and final return of each client."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class PlayOptions:
     """Client in whose world the policy plays, counted from 1."""
     episodes: int = 5
     seed: int = 0
-    """Of the start states and of the policy's draws."""
+    """Seed of the start states and of the policy's draws."""
     greedy: bool = False
     """Take the most likely action instead of drawing one."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None

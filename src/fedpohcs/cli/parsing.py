@@ -1,4 +1,4 @@
-"""tyro's parser, whose complaints become one line like all others: the option, the value, the rule, the remedy."""
+"""tyro's parser. Its errors become one line, like all others: the option, the value, the rule, the remedy."""
 
 import contextlib
 import difflib
@@ -28,7 +28,7 @@ def parse(cls: type[T], prog: str, description: str | None, arguments: list[str]
 
 
 def in_one_line(box: str) -> str:
-    """What tyro prints in a box, without what only repeats the help."""
+    """The error that tyro prints in a box, without the parts that repeat the help."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
     inside = re.sub(r"^\s*[│|╭╰+]|[│|╮╯+]\s*$", " ", plain, flags=re.MULTILINE)  # drawn with ASCII on old terminals
     _, *parts = [" ".join(part.split()) for part in re.split(r"[─-]{3,}", inside)]

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("fedpohcs: " + (str(stop) or "interrupted."), file=sys.stderr)
         return 143 if isinstance(stop, Terminated) else 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except SystemExit as stop:  # how tyro ends after --help
@@ -113,7 +113,7 @@ def resume(arguments: list[str]) -> None:
 
 
 def compare(arguments: list[str]) -> None:
-    """Train with several selectors, seeds and levels, or take runs that are there; write table, figures and report."""
+    """Train with several selectors, seeds and levels, or read existing runs; write table, figures and report."""
     if arguments and arguments[0] not in PRESETS and Path(arguments[0]).is_dir():
         return _compare_folders(arguments)
     start = starting_point("compare", arguments)
@@ -208,7 +208,7 @@ def list_names(arguments: list[str]) -> None:
     register_plugins()
     worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
     aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
-    attacks = {name: attack.tell for name, attack in ATTACKS.items()}
+    attacks = {name: attack.forge for name, attack in ATTACKS.items()}
     metrics = {name: find_metric(name).measure for name in METRICS}
     registries = {
         "learners": LEARNERS,

@@ -42,13 +42,13 @@ def _task(folder: str, config: dict[str, Any]) -> str:
 
 @contextmanager
 def ray_cluster() -> Iterator[tuple[Launch, int]]:
-    """Starts runs on the cluster that RAY_ADDRESS names, or on one of this machine; and how many cores it has."""
+    """A launcher for the cluster that RAY_ADDRESS names, or for one on this machine; and its number of cores."""
     try:
         import ray
     except ImportError as error:
         raise UserError("backend (='ray') needs the extra ray. Install it: pip install 'fedpohcs[ray]'.") from error
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # what Ray starts does not use our JAX
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # Ray's processes do not use this JAX
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))

@@ -17,7 +17,7 @@ QUICK_ROUNDS = 5
 
 @dataclass(frozen=True)
 class FigureOfRuns:
-    """A figure that shows what runs of a preset did."""
+    """A figure of the results of runs of a preset."""
 
     title: str
     preset: str
@@ -39,7 +39,7 @@ class FigureOfRuns:
         return found
 
     def missing(self) -> str:
-        """Why it cannot be drawn here; empty if it can."""
+        """Why the figure cannot be drawn here; empty if it can."""
         if self.preset not in PRESETS:
             return f"the world of {self.preset} is not built yet"
         from fedpohcs.worlds import world_class
@@ -53,7 +53,7 @@ class FigureOfRuns:
 
 @dataclass(frozen=True)
 class TableOfSettings:
-    """A table of hyperparameters, read from presets: what a run uses is what is printed."""
+    """A table of hyperparameters, read from the presets that runs use."""
 
     title: str
     presets: tuple[str, ...]
@@ -67,13 +67,13 @@ class TableOfSettings:
 
 @dataclass(frozen=True)
 class FigureOfTheory:
-    """A figure computed from tables, with nothing to train."""
+    """A figure computed from tabular federations, without training."""
 
     title: str
     name: str  # in `theory.figures`
 
     def missing(self) -> str:
-        """Nothing is needed."""
+        """Always empty: the figure can be drawn everywhere."""
         return ""
 
 
@@ -129,7 +129,7 @@ ALIASES = {"client_partitipant_ratio": "client_participant_ratio"}
 
 
 def list_exhibits() -> None:
-    """Print every figure and table with what it takes, or why it cannot be had here."""
+    """Print every figure and table with its cost, or why it cannot be made here."""
     for name, exhibit in EXHIBITS.items():
         reason = exhibit.missing()
         size = "a table of settings" if isinstance(exhibit, TableOfSettings) else "nothing to train"
@@ -177,7 +177,7 @@ def _run_and_draw(exhibit: FigureOfRuns, out: Path, quick: bool, jobs: int | Non
 
 
 def print_settings(table: TableOfSettings) -> None:
-    """The table, from the presets themselves."""
+    """Print the table with the values of the presets."""
     from rich.console import Console
     from rich.table import Table
 

@@ -22,7 +22,7 @@ class StartingPoint(NamedTuple):
     """Where the settings of a command come from before its options change them."""
 
     name: str
-    config: Callable[[str | None, str | None], ExperimentConfig]  # at a level and with a selector, None: its own
+    config: Callable[[str | None, str | None], ExperimentConfig]  # of a level and a selector; None: the default
     rest: list[str]
     level: str | None
     selector: str | None
@@ -107,7 +107,7 @@ def _with_method(
 
 
 def _with_learner(config: ExperimentConfig, kind: str | None) -> ExperimentConfig:
-    """With the defaults of another kind of learner, which the options then change."""
+    """The config with another kind of learner at its defaults, which the options then change."""
     return config if kind is None else dataclasses.replace(config, learner=as_kind(config.learner, kind))
 
 
@@ -120,7 +120,7 @@ def _with_clients(config: ExperimentConfig, num_clients: int | None) -> Experime
 
 
 def settings_as(cls: type[T], config: ExperimentConfig) -> T:
-    """The same settings as another class of settings."""
+    """The settings copied into another class of settings."""
     return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(ExperimentConfig)})
 
 
@@ -130,5 +130,5 @@ def _whole_number(name: str, text: str) -> int:
 
 
 def run_path(config: ExperimentConfig) -> Path:
-    """Where a run lies among those of its preset."""
+    """Path of a run below the folder of its preset."""
     return Path(config.level) / config.method / f"seed-{config.seed}"

@@ -1,4 +1,4 @@
-"""How a command ends when it is asked to stop."""
+"""Handling of SIGINT and SIGTERM in commands."""
 
 import signal
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 
 class Terminated(KeyboardInterrupt):
-    """Asked to stop by SIGTERM."""
+    """The process received SIGTERM."""
 
 
 @contextmanager
 def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
-    """SIGINT and SIGTERM end the block with `message`; a second one kills at once. A closed terminal is no reason."""
+    """SIGINT and SIGTERM end the block with `message`; a second one kills at once. A closed terminal is ignored."""
 
     def stop(number: int, frame: object) -> None:
         del frame

@@ -24,13 +24,13 @@ class BuildOptions:
     osm: Path
     """OpenStreetMap XML, from `fedpohcs osm fetch` or elsewhere."""
     name: str
-    """Of the network. That of one of the ten areas makes it a replacement for that area."""
+    """Name of the network. The name of one of the ten areas makes it a replacement for that area."""
     out: Path = Path("networks")
     """Folder to write NAME.net.xml.gz and NAME.json into."""
     max_accel: float | None = None
-    """Of the learning vehicle, m/s2. None: that of the area called NAME, or 2.6."""
+    """Largest acceleration of the learning vehicle, m/s2. None: that of the area called NAME, or 2.6."""
     max_decel: float | None = None
-    """Of the learning vehicle, m/s2. None: that of the area called NAME, or 4.5."""
+    """Largest deceleration of the learning vehicle, m/s2. None: that of the area called NAME, or 4.5."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FetchOptions:
     """`fedpohcs osm fetch`."""
 
     area: str | None = None
-    """One of the ten areas; its box is only about right."""
+    """One of the ten areas; its box is approximate."""
     bbox: str | None = None
     """Or any box: south,west,north,east in degrees."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
@@ -58,7 +58,7 @@ class ShowOptions:
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
     """File to write; the ending names the format: png, svg or pdf. None: NAME.png."""
     seed: int = 0
-    """Of the start whose vehicles are drawn."""
+    """Seed of the start whose vehicles are drawn."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class PlayOptions:
     output: Annotated[Path, arg(aliases=("-o",))] = Path("drive.gif")
     """File to write."""
     seed: int = 0
-    """Of the start."""
+    """Seed of the start."""
     steps: int = 500
-    """Of a tenth of a second."""
+    """Number of steps, of a tenth of a second each."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class ReferenceOptions:
 
     config: Annotated[TrafficConfig, arg(name="")] = field(default_factory=TrafficConfig)
     episodes: int = 100
-    """In every area; the seeds are 0, 1, 2 and so on."""
+    """Episodes per area; their seeds are 0, 1, 2 and so on."""
     output: Annotated[Path, arg(aliases=("-o",))] = Path("idm-reference.json")
-    """File to write; what it holds for another horizon or reward is kept."""
+    """File to write; its entries for other horizons and rewards are kept."""
 
 
 def run_command(arguments: list[str]) -> None:
-    """Run the command that comes first."""
+    """Run the subcommand that the first argument names."""
     if not arguments or arguments[0] in ("-h", "--help"):
         lines = "\n".join(
             f"  {name:<11}{(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()
@@ -188,7 +188,7 @@ def load_driver(folder: Path, area: str) -> Any:
 
 
 def reference(arguments: list[str]) -> None:
-    """Measure what IDM returns in place of a learned policy."""
+    """Measure the returns of IDM as the driver, to compare learned policies with."""
     given = _parse(ReferenceOptions, reference, arguments)
     require(given.episodes > 1, "episodes", given.episodes, "must be at least 2")
     from fedpohcs.worlds.hongkong.reference import write_reference

@@ -1,4 +1,4 @@
-"""Rules that many settings share: what kind a value must be of, and within which bounds."""
+"""Rules that many settings share: the type of a value and its bounds."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those w
 
 
 def check_kinds(section: str, config: Any) -> None:
-    """Refuse values of the wrong kind: Python does not, and a file may hold anything."""
+    """Refuse values of the wrong type. Dataclasses do not check types, and a file may hold anything."""
     hints = get_type_hints(type(config))
     for name in (field.name for field in dataclasses.fields(config)):
         hint, value = hints[name], getattr(config, name)
@@ -33,7 +33,7 @@ def _is_a(value: Any, hint: Any) -> bool:
 
 
 def _kind(hint: Any) -> str:
-    """A type in words."""
+    """A type in words, for messages."""
     if get_origin(hint) in UNIONS:
         kinds = [_kind(one) for one in get_args(hint) if one is not NoneType]
         return " or ".join(kinds) + (", or left out" if NoneType in get_args(hint) else "")

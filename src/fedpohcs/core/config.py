@@ -17,7 +17,7 @@ from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, wi
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Who takes part. Paper: Table 4 and Alg. 3."""
+    """The clients, and how their updates are combined. Paper: Table 4 and Alg. 3."""
 
     num_clients: int = 60
     """N, the size of the population."""
@@ -28,7 +28,7 @@ class FederationConfig:
     client_weights: tuple[float, ...] | None = None
     """q_n, one positive number per client; they are normalised. None: all equal."""
     update_weights: Literal["steps", "clients"] = "steps"
-    """Weigh an update by the environment steps behind it, or by q_n. Weights of the selector's own come first."""
+    """Weigh an update by its environment steps, or by q_n. Weights that the selector returns take precedence."""
     aggregator: str = "parameter-mean"
     """Rule that combines updates into one policy; see `fedpohcs list`. Robust ones count every update alike."""
     tolerated_liars: int = 1
@@ -45,7 +45,7 @@ class FederationConfig:
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
     held_out_clients: int = 0
-    """Further clients, with ids from num_clients on, that are evaluated and never asked, selected or trained."""
+    """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
 
     def __post_init__(self) -> None:
         check_kinds("federation.", self)
@@ -102,9 +102,9 @@ class ModellingConfig:
     """Phase one: the tabular model behind D_n and A_n. Paper: Sec. 4.2."""
 
     history_rounds: int = 5
-    """Evaluation episodes of so many past rounds are modelled."""
+    """Number of latest rounds whose evaluation episodes are modelled."""
     episodes: int | None = None
-    """Episodes that those who are asked play for their tables alone. None: those of the evaluation serve."""
+    """Extra episodes that candidates play for their tables. None: tables use the episodes of the evaluation."""
     steps_per_episode: int | None = None
     """Model only so many first steps of an episode. None: all."""
     observation_cell: float = 0.1
@@ -145,12 +145,12 @@ class ModellingConfig:
 
 @dataclass(frozen=True)
 class ProtectionConfig:
-    """How measurements are protected where `privacy` asks for it; docs/privacy.md is the specification."""
+    """How private selection protects measurements; docs/privacy.md is the specification."""
 
     sketch_size: int = 16_384
     """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
     precise: bool = False
-    """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB a candidate."""
+    """2**20 words in place of `sketch_size`: nearly the whole table, 4 MiB per candidate."""
     value_limit: float = 128.0
     """Slots of a sketch are clipped to plus and minus this. Raise it where rewards are large."""
     scalar_limit: float | None = None
@@ -159,9 +159,9 @@ class ProtectionConfig:
     score_bits: int = 8
     """A score is rounded to so many bits before it is uploaded."""
     min_cohort: int = 5
-    """Fewer candidates than this are never added up: a sum of few hides little."""
+    """Least number of candidates in a sum: a sum of few candidates hides little."""
     epsilon: float | None = None
-    """Differential privacy of each uploaded score, spent anew every time a client answers. None: off."""
+    """Epsilon of differential privacy per uploaded score; every score of a client adds to its loss. None: off."""
 
     def __post_init__(self) -> None:
         at = "protection."
@@ -177,13 +177,13 @@ class ProtectionConfig:
 
     @property
     def num_words(self) -> int:
-        """Words of 4 bytes that everything a candidate uploads fits into."""
+        """Number of 4-byte words that hold everything a candidate uploads."""
         return 2**20 if self.precise else self.sketch_size
 
 
 @dataclass(frozen=True)
 class DefenceConfig:
-    """What limits a lying client's share of the selections; docs/trust.md has the price of each. All off by default."""
+    """Limits to a Byzantine client's share of the selections; docs/trust.md has the cost of each. Off by default."""
 
     table_clip: float | None = None
     """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
@@ -203,15 +203,15 @@ class DefenceConfig:
 
 @dataclass(frozen=True)
 class AttackConfig:
-    """Clients that lie, to try defences with: a test world, and nothing to switch on where results matter."""
+    """Byzantine clients, to test defences with. Leave it off where results matter."""
 
     kind: str | None = None
-    """What they lie about; see `fedpohcs list`. None: nobody lies."""
+    """What Byzantine clients do; see `fedpohcs list`. None: all clients are honest."""
     clients: tuple[int, ...] | Literal["one-selected"] = (0,)
-    """Who lies: ids, counted from 0 as in the files of a run; or, in training, one of those selected, drawn anew every
+    """Byzantine clients: ids, counted from 0 as in the files of a run; or one of those selected, drawn anew every
     round."""
     scale: float = 10.0
-    """How much: factor of an inflated table, of a flipped change, of noise, of a claimed score."""
+    """Size of the attack: factor of an inflated table, a flipped change, noise, or a forged score."""
 
     def __post_init__(self) -> None:
         check_kinds("attack.", self)
@@ -234,7 +234,7 @@ class ExperimentConfig:
     seed: int = 0
     """Decides initial weights, candidate sets and every other draw."""
     executor: Literal["vectorised", "one-by-one"] = "vectorised"
-    """Run clients together, or one after the other to debug."""
+    """Run clients in parallel, or one after the other to debug."""
     groups: int = 2
     """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
     does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
@@ -270,14 +270,14 @@ class ExperimentConfig:
 
     @property
     def filter_weight(self) -> float:
-        """How often a step that is played outside training counts in the filters."""
+        """Weight in the filters of a step that is played outside training."""
         if self.learner.filter_evaluation_episodes is None:
             return 1.0
         played_a_round = self.federation.evaluation_episodes / self.federation.evaluation_every
         return self.learner.filter_evaluation_episodes / played_a_round
 
     def _check_trust(self) -> None:
-        """Refuse liars that do not exist, and a cap under which there are too few to select from."""
+        """Refuse Byzantine clients that do not exist, and a cap under which there are too few to select from."""
         n, k = self.federation.num_clients, self.federation.num_selected
         liars = [] if self.attack.clients == "one-selected" or self.attack.kind is None else self.attack.clients
         rule = f"must be below num_clients (={n})"

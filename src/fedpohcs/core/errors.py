@@ -1,4 +1,4 @@
-"""What the user did wrong, said in one line: the name, the rule, the value and the remedy."""
+"""Errors in the user's input, as one line: the name, the value, the rule and the remedy."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What an array that a client sends must be: type, shape and range. Metrics state it, the server checks it."""
+"""The type, shape and range that an array of a client must have. Metrics declare them, the server checks them."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_RETURN = 1e12  # beyond it a mean return, or an entry of a table, is a mistake
+LARGEST_RETURN = 1e12  # a larger mean return, or entry of a table, is an error
 KEY, NUMBER, COUNT = np.uint64, np.float64, np.int64
 
 
 class BadReplyError(Exception):
-    """A reply that is not what was asked for: the rule in a word, the array if it is one, and what is wrong."""
+    """A reply that breaks a rule: the name of the rule, the array if one is at fault, and what is wrong."""
 
     def __init__(self, rule: str, text: str, array: str = "") -> None:
         super().__init__(f"{array} {text}".strip())
@@ -22,7 +22,7 @@ class BadReplyError(Exception):
 
 
 class Expected(NamedTuple):
-    """What an array must be."""
+    """Type, shape and range of an array."""
 
     dtype: Any
     shape: tuple[int | None, ...] = ()  # None: any length
@@ -44,7 +44,7 @@ class Violation(NamedTuple):
 
 
 def check_names(received: Mapping[str, Any], expected: Mapping[str, Expected]) -> None:
-    """Refuse a reply in which an array is missing, or that has one too many."""
+    """Refuse a reply with a missing or an additional array."""
     missing = sorted(name for name, rule in expected.items() if name not in received and not rule.optional)
     extra = sorted(received.keys() - expected.keys())
     if missing or extra:
@@ -58,7 +58,7 @@ def check_array(name: str, array: np.ndarray, rule: Expected) -> None:
 
 
 def violations(rows: np.ndarray, rule: Expected) -> Iterator[Violation]:
-    """What is wrong with an array of which every client sent a row."""
+    """Rules that an array breaks, where every client sent one row of it."""
     everybody = np.ones(len(rows), bool)
     if rows.dtype != rule.dtype:
         yield Violation("type", f"is of type {rows.dtype.str!r}, not {np.dtype(rule.dtype).str!r}", everybody)
@@ -79,7 +79,7 @@ def violations(rows: np.ndarray, rule: Expected) -> Iterator[Violation]:
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Whether an array of this shape is one of the wanted shape."""
+    """Whether a shape equals the wanted shape, in which None stands for any length."""
     return len(shape) == len(wanted) and all(
         n >= 0 and want in (None, n) for n, want in zip(shape, wanted, strict=True)
     )

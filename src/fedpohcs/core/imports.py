@@ -1,4 +1,4 @@
-"""What users name in a setting: a function of their own, written as `module:function`."""
+"""Imports functions that users name in a setting as `module:function`."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ from fedpohcs.core.errors import UserError
 
 
 def import_function(setting: str, name: str) -> Any:
-    """What `module:function` stands for, or None if the module has no such function.
+    """The object that `module:function` names, or None if the module has no such attribute.
 
     A user's own file is found in the folder in which the command is run.
     """

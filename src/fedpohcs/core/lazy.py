@@ -6,7 +6,7 @@ from typing import Any
 
 
 def importer(package: str, homes: dict[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for `package`, which finds every name in its module. `homes`: modules to names with spaces."""
+    """A `__getattr__` for `package` that imports names on first use. `homes`: module to its names, joined by spaces."""
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:

@@ -17,7 +17,7 @@ AT = "learner."
 
 @dataclass(frozen=True)
 class LearningConfig:
-    """What every local learner is told."""
+    """Settings that all local learners share."""
 
     algorithm: ClassVar[str]
     """The learner class, `module:Class`; imported when clients are built."""
@@ -42,10 +42,10 @@ class LearningConfig:
     filter_rewards: bool = True
     """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
     filter_warmup_steps: int = 100_000
-    """About so many steps of the initial policy start a client's observation and reward filters."""
+    """Approximate number of steps of the initial policy with which a client's filters are initialised."""
     filter_evaluation_episodes: int | None = None
-    """Weighs evaluation episodes in the filter statistics as if so many were played per round. None: as many as are
-    played."""
+    """Weighs evaluation episodes in the filter statistics as if this many were played per round. None: the number that
+    is played."""
     observation_clip: float = 5.0
     """Filtered observations stay within plus and minus this."""
     reward_clip: float = 10.0
@@ -73,17 +73,17 @@ class LearningConfig:
         """Refuse a world in which this learner cannot act."""
 
     def acting(self) -> dict[str, Any]:
-        """What one must know besides the arrays of an exported policy to act as in training."""
+        """Settings that an exported policy needs besides its arrays to act as in training."""
         return {}
 
     @property
     def observation_limit(self) -> float:
-        """Where observations are clipped: nowhere if they are not filtered."""
+        """Bound to which filtered observations are clipped; infinite without a filter."""
         return self.observation_clip if self.filter_observations else math.inf
 
     @property
     def reward_limit(self) -> float:
-        """Where rewards are clipped: nowhere if they are not filtered."""
+        """Bound to which filtered rewards are clipped; infinite without a filter."""
         return self.reward_clip if self.filter_rewards else math.inf
 
 
@@ -101,7 +101,7 @@ class PPOConfig(LearningConfig):
     batch_size: int = 128
     learning_rate: float = 1e-3
     learning_rate_decay: float = 0.98
-    """Factor per round."""
+    """Decay factor per round."""
     learning_rate_floor: float = 1e-8
     momentum: float = 0.9
     max_gradient_norm: float = 10.0
@@ -112,7 +112,7 @@ class PPOConfig(LearningConfig):
     importance_cap: float = 10.0
     """Largest importance weight of the KL-penalty surrogate."""
     clip_range: float = 0.2
-    """Of the clipped surrogate."""
+    """epsilon of the clipped surrogate."""
     kl_target: float = 0.003
     kl_coefficient: float = 1.0
     """beta at the start; it adapts and is averaged with the weights."""
@@ -143,7 +143,7 @@ class DQNConfig(LearningConfig):
     steps_per_iteration: int = 256
     """Whole episodes are collected until there are more steps than this."""
     learning_rate: float = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     batch_size: int = 64
     """Transitions per gradient step."""
     updates_per_iteration: int = 128
@@ -157,7 +157,7 @@ class DQNConfig(LearningConfig):
     epsilon: float = 1.0
     """Probability of a random action in training, at the start."""
     epsilon_decay: float = 0.9
-    """Factor per round."""
+    """Decay factor per round."""
     epsilon_floor: float = 0.05
     max_gradient_norm: float = 10.0
 
@@ -186,7 +186,7 @@ def learner_class(kind: str) -> type[LearningConfig]:
 
 
 def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
-    """The defaults of another kind, with what this config says about filters, networks and discount."""
+    """The defaults of another kind of learner, with the filters, networks and discount of this config."""
     if kind == config.kind:
         return config
     kept = ("network", "hidden_sizes", "discount", "observation_clip", "reward_clip")
@@ -196,5 +196,5 @@ def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
 
 
 def default_learner() -> LearningConfig:
-    """The paper's: PPO."""
+    """The learner of the paper, PPO."""
     return PPOConfig()

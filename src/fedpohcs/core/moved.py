@@ -87,11 +87,11 @@ class MovedModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the module exists. The import system has put the old spec into it; take that back."""
+        """The module is loaded already. Restore its spec, which the import system has replaced by the old name's."""
         module.__spec__, module.__loader__ = self._kept
 
 
 def redirect_old_names(package: str) -> None:
-    """Let `import package.old` find what is now elsewhere."""
+    """Let `import package.old` find the module under its new name."""
     if not any(isinstance(finder, MovedModuleFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, MovedModuleFinder(package))  # before the finder that would load a second copy

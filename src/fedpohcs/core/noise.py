@@ -1,4 +1,4 @@
-"""The random numbers that an actor turns into actions. The actor names the kind; whoever plays draws them."""
+"""The random numbers that an actor turns into actions. The actor names their kind; the rollout draws them."""
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class ActionNoise(NamedTuple):
-    """What an actor needs per step: so many independent numbers of one distribution."""
+    """The independent random numbers of one distribution that an actor needs per step."""
 
     kind: Literal["normal", "gumbel", "uniform"]  # standard ones; uniform on [0, 1)
     size: int

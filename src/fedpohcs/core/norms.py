@@ -6,6 +6,11 @@ from fedpohcs.core.types import Vector
 
 
 def shrinkage(norm: Vector, limit: float) -> Vector:
-    """The factors after which no norm exceeds `limit` times the median norm; all 1 if the median is 0."""
+    """Factors that scale each norm down to at most `limit` times the median norm; all 1 if the median is 0.
+
+    Example:
+        >>> shrinkage(np.array([1.0, 2.0, 8.0]), limit=1.5).tolist()
+        [1.0, 1.0, 0.375]
+    """
     largest = limit * np.median(norm)
     return np.minimum(1.0, largest / np.where(norm > 0, norm, 1.0)) if largest > 0 else np.ones(len(norm))

@@ -1,4 +1,4 @@
-"""Every random draw is named by (seed, purpose, round, client), so order, executor and resuming cannot change it."""
+"""Random generators keyed by (seed, purpose, round, client): draws do not depend on order, executor or resuming."""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(IntEnum):
-    """What a draw is for. The numbers are part of the results: never renumber them."""
+    """Purpose of a draw. The numbers determine results: never renumber them."""
 
     INITIAL_WEIGHTS = 0
     CANDIDATES = 1

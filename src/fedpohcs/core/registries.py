@@ -1,4 +1,4 @@
-"""Everything that is chosen by a name. One line here, or one entry point of an installed package, adds a name.
+"""Registries of everything that a config names. One line here, or one entry point of a package, adds a name.
 
 Entries are written as `module:attribute` and imported when they are first used, so that a misspelt name is refused
 before anything heavy is loaded. A package offers its own in its `pyproject.toml`:
@@ -157,7 +157,7 @@ ATTACKS = Registry(
     "attack",
     {
         "inflated-table": "fedpohcs.execution.attacked:INFLATED_TABLE",
-        "lying-score": "fedpohcs.execution.attacked:LYING_SCORE",
+        "lying-score": "fedpohcs.execution.attacked:INFLATED_SCORE",
         "flipped-update": "fedpohcs.execution.attacked:FLIPPED_UPDATE",
         "noisy-update": "fedpohcs.execution.attacked:NOISY_UPDATE",
         "nan-update": "fedpohcs.execution.attacked:NAN_UPDATE",

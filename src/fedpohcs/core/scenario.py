@@ -29,7 +29,7 @@ def find_world(name: Any) -> Any:
         register_plugins()
     try:
         return WORLDS.get(name)
-    except UserError:  # said by whoever makes the world; reading a run needs none
+    except UserError:  # reported when the world is made; reading a run needs no world
         return None
 
 
@@ -55,7 +55,7 @@ def scenario_class(world: Any, values: dict[str, Any]) -> type[WorldConfig]:
 
 @cache
 def _unchecked_class(names: tuple[str, ...]) -> type[WorldConfig]:
-    """One class per set of names, so that equal settings compare equal."""
+    """A class per set of field names; it is cached, so that equal settings compare equal."""
     fields = [(name, object) for name in names]
     return dataclasses.make_dataclass("UncheckedWorldConfig", fields, bases=(WorldConfig,), frozen=True)
 

@@ -1,10 +1,10 @@
-"""What actions look like."""
+"""Action spaces."""
 
 from typing import NamedTuple
 
 
 class ContinuousActions(NamedTuple):
-    """A box of `size` numbers; policies may exceed it, environments clip."""
+    """A box of `size` numbers. Policies may exceed the box; environments clip."""
 
     size: int
     low: float
@@ -12,6 +12,6 @@ class ContinuousActions(NamedTuple):
 
 
 class DiscreteActions(NamedTuple):
-    """One of so many choices."""
+    """One of `num_choices` choices."""
 
     num_choices: int

@@ -1,4 +1,4 @@
-"""A config as a TOML file: written with the explanation of every key, read back with every mistake named."""
+"""Configs as TOML files, with an explanation above each key. Errors in a file are reported by key."""
 
 import ast
 import dataclasses
@@ -14,7 +14,13 @@ from fedpohcs.core.errors import UserError
 
 
 def to_toml(config: ExperimentConfig) -> str:
-    """The whole config; every key after what it means."""
+    """The whole config as TOML; a comment above each key explains it.
+
+    Example:
+        >>> from fedpohcs import preset
+        >>> to_toml(preset("tabular")).splitlines()[:2]
+        ['world = "tabular"', '# Level of heterogeneity; every world names its own.']
+    """
     return "\n".join(_section(config)) + "\n"
 
 
@@ -77,7 +83,7 @@ def _help_texts(cls: type) -> dict[str, str]:
 
 
 def _own_help_texts(cls: type) -> dict[str, str]:
-    """Those of the class itself; none where its source cannot be read."""
+    """Help texts of the fields of the class itself; none if its source cannot be read."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
     except (OSError, TypeError):

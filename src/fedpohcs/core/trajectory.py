@@ -1,4 +1,4 @@
-"""Recorded environment steps, whoever recorded them. Without JAX, so that worker processes need not load it."""
+"""Recorded environment steps of all kinds of worlds. Imports no JAX, so that worker processes need not load it."""
 
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from fedpohcs.core.types import AnyArray
 
 
 class Status(IntEnum):
-    """What a recorded step is."""
+    """Kind of a recorded step."""
 
     PADDING = 0  # after the last episode of its lane
     RUNNING = 1
@@ -21,28 +21,28 @@ class Status(IntEnum):
 class Trajectory(NamedTuple):
     """Recorded steps: time comes first, then the lanes, which run side by side.
 
-    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write a step.
+    Every lane holds whole episodes from the front, then padding. Few fields, because each one costs a write per step.
     """
 
     observation: AnyArray
     action: AnyArray
     reward: AnyArray
     status: AnyArray  # of type Status
-    next_observation: AnyArray | None  # before any reset; recorded only where somebody reads it
+    next_observation: AnyArray | None  # before any reset; recorded only if the learner reads it
 
     @property
     def valid(self) -> AnyArray:
-        """Whether the step is one, and not padding."""
+        """Whether an entry is a step and not padding."""
         return self.status != Status.PADDING
 
     @property
     def last(self) -> AnyArray:
-        """Whether an episode ends with the step."""
+        """Whether the step is the last of its episode."""
         return self.status >= Status.TERMINATED
 
 
 CHUNK = 50
-"""Steps between two looks at whether any lane of a traced world still plays."""
+"""Steps after which a rollout in a traced world checks whether any lane still plays."""
 
 
 def rollout_length(horizon: int, min_steps: int) -> int:
@@ -66,7 +66,12 @@ class Episode(NamedTuple):
 
 
 def position_in_episode(last: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many steps of its episode come before each step, given which steps are the last of theirs."""
+    """Number of earlier steps in the episode of each step, given which steps are the last of an episode.
+
+    Example:
+        >>> position_in_episode(np.array([False, False, True, False, True])).tolist()
+        [0, 1, 2, 0, 1]
+    """
     index = np.arange(len(last))
     opening = np.concatenate(([True], last[:-1]))[: len(last)]
     return index - np.maximum.accumulate(np.where(opening, index, 0))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 def named_arrays(tree: Any) -> dict[str, Any]:
-    """Every array of a tree, named by its place."""
+    """Every array of a tree, named by its path."""
     import jax
 
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -16,14 +16,14 @@ def named_arrays(tree: Any) -> dict[str, Any]:
 
 
 def tree_like(template: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any:
-    """A tree of the template's structure whose arrays are those called `prefix` and their place in it."""
+    """A tree with the structure of the template, filled with the arrays named `prefix` plus their path."""
     import jax
 
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[prefix + name] for name in named_arrays(template)])
 
 
 def take_clients(tree: Any, index: Any) -> Any:
-    """Rows of every leaf."""
+    """The given rows of every leaf."""
     import jax
 
     return jax.tree.map(lambda x: np.asarray(x)[index], tree)

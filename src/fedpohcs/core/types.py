@@ -1,4 +1,4 @@
-"""The few types that travel between the parts. Host-side arrays are NumPy; parameters are JAX pytrees."""
+"""Types that several packages exchange. Host-side arrays are NumPy; parameters are JAX pytrees."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from fedpohcs.core.errors import UserError
 Params = Any  # a pytree of arrays: policy, critic and KL coefficient
 AnyArray = Any  # JAX inside a compiled program, NumPy outside
 Extra = Mapping[str, Any]
-"""Arrays by name that the server sends along with the policy to those who train."""
+"""Arrays by name that the server sends with the policy to the clients that train."""
 NO_EXTRA: Extra = MappingProxyType({})
 ClientIds = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -44,26 +44,26 @@ class WeightedAdvantage(NamedTuple):
 
 
 class BadReply(NamedTuple):
-    """A client's answer that was left out, because it broke a rule of `core.expected` or `server.replies`."""
+    """A reply that was left out because it broke a rule of `core.expected` or `server.replies`."""
 
     client: int
     phase: str  # measure, train or evaluate
-    rule: str  # in a word: finite, shape, stamp, ...
-    array: str = ""  # which one breaks it; empty: the answer as a whole
+    rule: str  # its name: finite, shape, stamp, ...
+    array: str = ""  # the array that breaks the rule; empty: the whole reply
     text: str = ""  # what is wrong with it
 
 
 class CandidateMetrics(NamedTuple):
-    """What the server learned from the clients it asked: a column per metric, a row per client."""
+    """Measurements of the clients that were asked: a column per metric, a row per client."""
 
     client: ClientIds  # [C]
     columns: Mapping[str, Any] = {}  # by metric: numbers [C], arrays [C, ...], or a tuple of C objects such as tables
-    costs: Mapping[str, Vector] = {}  # each [C]: what asking took where it is more than sending the above
-    bad: tuple[BadReply, ...] = ()  # answers that are not in it
-    private: bool = False  # columns are scores that privacy let through, [C] each; NaN: the client sent none
+    costs: Mapping[str, Vector] = {}  # each [C]: costs of asking beyond the bytes of the columns
+    bad: tuple[BadReply, ...] = ()  # replies that were left out
+    private: bool = False  # columns are scores of private selection, [C] each; NaN: the client sent none
 
     def column(self, name: str) -> Any:
-        """One metric of every client; refused if nobody was asked for it."""
+        """One metric of every client; refused if it was not measured."""
         if name not in self.columns:
             remedy = "Name it in `requires` of the selector" + (", or choose privacy none." if self.private else ".")
             measured = ", ".join(sorted(self.columns)) or "nothing"
@@ -71,7 +71,7 @@ class CandidateMetrics(NamedTuple):
         return self.columns[name]
 
     def take(self, rows: Any) -> "CandidateMetrics":
-        """The same of some clients, given by their rows."""
+        """The measurements of the clients in these rows."""
         index = np.arange(len(self.client))[rows]
         columns = {
             name: column[index] if isinstance(column, np.ndarray) else tuple(column[row] for row in index.tolist())
@@ -101,7 +101,7 @@ class ClientUpdates(NamedTuple):
     params: Params
     steps: NDArray[np.int64]  # [K] environment steps trained on
     info: Mapping[str, Vector] = {}  # each [K]: losses, KL, entropy
-    bad: tuple[BadReply, ...] = ()  # answers that are not in it
+    bad: tuple[BadReply, ...] = ()  # replies that were left out
 
 
 class Evaluation(NamedTuple):
@@ -111,7 +111,7 @@ class Evaluation(NamedTuple):
     mean_return: Vector  # [n]
     steps: NDArray[np.int64]  # [n]
     info: Mapping[str, Vector] = {}  # each [n]
-    bad: tuple[BadReply, ...] = ()  # answers that are not in it
+    bad: tuple[BadReply, ...] = ()  # replies that were left out
 
 
 NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
@@ -119,7 +119,7 @@ NOT_EVALUATED = Evaluation(np.arange(0), np.zeros(0), np.zeros(0, np.int64))
 
 
 class ServerState(NamedTuple):
-    """All the server carries from round to round."""
+    """Everything that the server keeps from round to round."""
 
     round: int
     params: Params
@@ -129,7 +129,7 @@ class ServerState(NamedTuple):
 
 
 class RoundRecord(NamedTuple):
-    """Everything worth logging about one round; nothing the next round needs."""
+    """What is logged about one round. The next round does not read it."""
 
     round: int
     candidates: ClientIds
@@ -140,8 +140,8 @@ class RoundRecord(NamedTuple):
     evaluation: Evaluation
     seconds: Mapping[str, float]
     upload_bytes: Mapping[int, int] = {}  # bytes that each client that was asked sent in phase one
-    asked_costs: Mapping[str, Vector] = {}  # each [asked]: other costs of asking
-    capped: ClientIds = np.arange(0)  # sampled, but at their limit of selections, so no candidates
+    asked_costs: Mapping[str, Vector] = {}  # each [number of clients asked]: other costs of asking
+    capped: ClientIds = np.arange(0)  # sampled clients that are no candidates because they have reached the cap
     bad_replies: tuple[BadReply, ...] = ()  # replies that were left out
     held_out: Evaluation = NOT_EVALUATED  # of clients that never train
 

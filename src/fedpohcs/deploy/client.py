@@ -31,18 +31,18 @@ from fedpohcs.metrics.packing import pack
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
 
 ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2}
-"""In which order a round's number meets a client: its policy is evaluated, measured, and trained from."""
+"""Order of the tasks of a client within a round: the policy is evaluated, measured, and trained."""
 
 log = logging.getLogger("fedpohcs")
 
 
 def moment(phase: str, round_number: int) -> int:
-    """A clock that every client and server agree on."""
+    """Logical time of a task, the same on every client and on the server."""
     return len(ORDER) * round_number + ORDER[phase]
 
 
 class Memory:
-    """The states of one client in one run: a file each, whole or not there."""
+    """The stored states of one client in one run. Each is a file that is written completely or not at all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Memory:
         return None
 
     def store(self, now: int, state: Snapshot, oldest: int) -> None:
-        """Keep a state, and drop those that nobody will ask for: all but the newest of those before `oldest`."""
+        """Store a state and delete states that are no longer needed: all before `oldest` except the newest of them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self.folder / f"{now:012d}.state", to_bytes(Checkpoint(now, {}, state)))
         for path in sorted(path for path in self.folder.glob("*.state") if int(path.stem) <= oldest)[:-1]:
@@ -66,14 +66,14 @@ class Memory:
 
 
 class RemoteClient:
-    """Answers the server for one client. With a `member` it sends no table and no plain number: messages instead."""
+    """Answers the server for one client. With a `member` it sends private messages in place of tables and numbers."""
 
     def __init__(
         self, config: ExperimentConfig, client: int, states: Path, *, record: bool, member: Member | None = None
     ) -> None:
         n = config.federation.num_clients
         require(0 <= client < n, "client-id", client + 1, f"must lie between 1 and num_clients (={n})")
-        # One client has nobody to run beside, and pays for no group but its own.
+        # A single client needs a single group.
         self.config = replace(config, executor="one-by-one", groups=1)
         self.client = client
         self.states = states
@@ -81,13 +81,13 @@ class RemoteClient:
         self.member = member
 
     def answer(self, request: Request, params: Params, extra: Extra = NO_EXTRA) -> dict[str, np.ndarray]:
-        """Do what is asked and remember it."""
+        """Do the requested task and store the new state."""
         memory = Memory(run_folder(self.states, request.run, self.client))
         now = moment(request.phase, request.round)
         found = memory.before(now)
         snapshot: Snapshot | None = found.state if found else None
         recalls = bool(request.measures)
-        if snapshot is not None and not recalls:  # playing old episodes again is for those who read them
+        if snapshot is not None and not recalls:  # old episodes are replayed only if a metric reads them
             executor = self._executor(snapshot._replace(plays=[]))
         else:
             executor = self._executor(snapshot)
@@ -112,7 +112,7 @@ class RemoteClient:
         return make_executor(self.config, record=self.record, snapshot=snapshot, members=self._me)
 
     def _missed_evaluation(self, request: Request, found: Checkpoint | None) -> bool:
-        """Whether the policy to be measured was evaluated while this client was away: it makes up for that."""
+        """Whether this client missed the evaluation of the policy to be measured, and must play it now."""
         due = request.round % self.config.federation.evaluation_every == 0
         return due and (found is None or found.round < moment(EVALUATE, request.round))
 
@@ -144,7 +144,7 @@ class RemoteClient:
 
 
 def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, message: bytes) -> dict[str, Any]:
-    """Rounded numbers, and the answer to an invitation in place of a table, each under the name of its metric."""
+    """Rounded numbers, and for a table the reply to the invitation, each under the name of its metric."""
     values = {name: column[0] for name, column in metrics.columns.items()}
     sent = {name: member.scalar(float(values[name])) for name in hidden_as(values, "number")}
     sent |= {name: member.answer(message, policy, values[name]) for name in hidden_as(values, "table")}

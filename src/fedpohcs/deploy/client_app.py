@@ -1,4 +1,4 @@
-"""The Flower app of a client: takes messages apart, lets the client answer, and puts the answer together.
+"""The Flower app of a client: parses messages, lets the client answer, and builds the replies.
 
 A message finds a new process, whose imports may take longer than its work: whatever needs JAX is imported late.
 """
@@ -33,13 +33,13 @@ app = ClientApp()
 @app.train()
 @app.evaluate()
 def answer(message: Message, context: Context) -> Message:
-    """Every question is answered alike; what it asks for is in its config."""
+    """Answer any message; its config names the task."""
     config = config_from_text(str(context.run_config["config"]))
     rules = rules_of(config)
     request = request_from(dict(message.content.config_records["request"]), rules, _secret_message(message))
     content = RecordDict({"answer": ConfigRecord(answer_values(request.stamp(logical_client(context)), rules))})
     if request.phase == HELLO:
-        member_of(context, config, request.run)  # says what is missing before anything begins
+        member_of(context, config, request.run)  # raises if key files are missing, before anything else is done
     else:
         respond = _respond_privately if request.phase == PRIVATE else _respond
         content["arrays"] = to_record(respond(message, context, config, request))
@@ -47,7 +47,7 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
-    """Play, measure or train."""
+    """Let the client play, measure or train, and return the reply."""
     from fedpohcs.runs.experiment import check_names, configure_jax
     from fedpohcs.server.selection import make_selector
 
@@ -70,7 +70,7 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
 def _respond_privately(
     message: Message, context: Context, config: ExperimentConfig, request: Request
 ) -> Mapping[str, Any]:
-    """Answer a message of private selection for which nothing has to be played."""
+    """Answer a message of private selection that needs no episodes."""
     del message
     member = member_of(context, config, request.run)
     if member is None:

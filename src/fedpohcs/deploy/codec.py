@@ -1,4 +1,4 @@
-"""Trees of arrays as Flower records and back. No pickle and no file headers: type, shape and plain bytes."""
+"""Converts trees of arrays to Flower records and back. An array is sent as type, shape and plain bytes, no pickle."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from fedpohcs.core.expected import Expected
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.server.replies import RawArray, checked_arrays, expected_like
 
-PLAIN = "fedpohcs.plain"  # how the bytes of an array are laid out: one after the other, first axis slowest
+PLAIN = "fedpohcs.plain"  # layout of the bytes of an array: contiguous, in C order
 MEASURED = "measured/"
 
 
@@ -21,7 +21,7 @@ def to_record(arrays: Mapping[str, Any]) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> dict[str, RawArray]:
-    """The arrays of a record as they came, not made yet.
+    """The arrays of a record as they arrived, not decoded yet.
 
     In another layout, such as NumPy's file format, the bytes mean something else. A type that is none stands for it, so
     that the array is refused unread.
@@ -51,10 +51,10 @@ def params_from_record(record: ArrayRecord, template: Any) -> Any:
 
 
 def measured_name(name: str) -> str:
-    """How an array of a metric is called in a reply, which may hold what was played and learned as well."""
+    """Name in a reply of an array of a metric. The prefix separates metrics from other arrays of the reply."""
     return MEASURED + name
 
 
 def measured_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a reply holds of metrics, by the names within them."""
+    """The arrays of metrics in a reply, by their names without the prefix."""
     return {name.removeprefix(MEASURED): array for name, array in arrays.items() if name.startswith(MEASURED)}

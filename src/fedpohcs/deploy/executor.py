@@ -41,26 +41,26 @@ from fedpohcs.server.replies import Stamp, check_stamp, checked_arrays, expected
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.host import HostWorld
 
-MAX_EMPTY_ROUNDS = 5  # in a row in which nobody trained: then somebody must look
-QUARANTINE_ROUNDS = 5  # that a client is left alone after an answer that cannot be right
-INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a passing failure may break
-SECONDS_A_LOOK = 1.0  # between two looks at who is connected, before the first round
-SECRET = Expected(np.uint8, (None,))  # a message of private selection: whoever reads it checks what is in it
+MAX_EMPTY_ROUNDS = 5  # consecutive rounds in which no client trained, after which the run stops
+QUARANTINE_ROUNDS = 5  # in which a client is not asked, after an invalid reply
+INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a temporary failure can break
+SECONDS_A_LOOK = 1.0  # between two polls of the connected nodes, before the first round
+SECRET = Expected(np.uint8, (None,))  # a message of private selection; the protocol checks its content
 
 log = logging.getLogger("fedpohcs")
 Arrays = dict[str, np.ndarray]
 
 
 class Limits(NamedTuple):
-    """How long and for whom the server waits."""
+    """How long the server waits, and for how many clients."""
 
-    phase_timeout: float = 600.0  # seconds for the answers of a phase
-    startup_timeout: float = 600.0  # seconds for the first nodes
-    min_clients: int = 0  # to begin with; 0: all
-    keep_rounds: int = 4  # that clients can be taken back: as many as lie between the checkpoints kept, and one more
+    phase_timeout: float = 600.0  # seconds to wait for the replies of a phase
+    startup_timeout: float = 600.0  # seconds to wait for the first nodes
+    min_clients: int = 0  # connected before the first round; 0: all
+    keep_rounds: int = 4  # rounds of states that clients keep: those between the stored checkpoints, and one more
 
     def check(self, num_clients: int) -> "Limits":
-        """The same, unless they make no sense."""
+        """Return these limits, or refuse invalid ones."""
         for name in ("phase_timeout", "startup_timeout"):
             require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
         rule = f"must lie between 0 and num_clients (={num_clients})"
@@ -69,7 +69,7 @@ class Limits(NamedTuple):
 
 
 class FlowerExecutor:
-    """Asks clients through a Grid. A client that is away, late, broken or wrong is left out, and named in the log."""
+    """Asks clients through a Grid. An absent, late or failing client, or an invalid reply, is left out and logged."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class FlowerExecutor:
         snapshot: RemoteClients | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """Meet the nodes.
+        """Wait for the nodes and ask which clients they run.
 
         Args:
             config: of the experiment; the clients must have been given the same.
             grid: of the Flower run.
-            record: clients keep episodes; they see by the selector whether they must.
+            record: not used; clients decide by the selector whether they record episodes.
             snapshot: of an earlier run, whose clients still have their states.
             limits: how long and for whom to wait.
         """
@@ -109,16 +109,16 @@ class FlowerExecutor:
         self.mute: set[int] = set()  # nodes that did not answer the greeting
         self.refused: dict[int, str] = {}  # why a node did not become a client
         self.quarantine: dict[int, int] = {}  # round from which a client is asked again
-        self.bad: list[BadReply] = []  # answers left out and not reported yet
+        self.bad: list[BadReply] = []  # replies that were left out and are not reported yet
         self.upcoming: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
-        self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, ahead of the question
-        self.invitations: Mapping[int, bytes] = {}  # to private selection, that the next evaluation takes along
+        self.measured: dict[tuple[int, int], Arrays] = {}  # by round and client, sent with an evaluation
+        self.invitations: Mapping[int, bytes] = {}  # of private selection, sent with the next evaluation
         self.attempt = 0
         self.empty_rounds = 0
         self._wait_for_clients()
 
     def initial_params(self) -> Params:
-        """Fresh weights; a function of the seed alone."""
+        """Initial weights; a function of the seed alone."""
         return initial_params(self.learner, self.config.seed)
 
     def snapshot(self) -> RemoteClients:
@@ -130,21 +130,21 @@ class FlowerExecutor:
         return self.learner.arrays(params)
 
     def close(self) -> None:
-        """Nothing runs here."""
+        """Do nothing: this executor has no processes."""
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:
         """The next evaluation asks these clients to measure as well, which saves a message."""
         self.upcoming = frozenset(clients.tolist()), frozenset(names)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Phase one, of those who did not send it with their evaluation."""
+        """Phase one; asks the clients that did not measure with their evaluation."""
         known = self.measurements(params, round_number, clients, names)
         answered = np.array([n for n in clients.tolist() if n in known], int)
         columns = unpack_columns(names, [measured_arrays(known[n]) for n in answered.tolist()])
         return CandidateMetrics(answered, columns, bad=self.reported())
 
     def measurements(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> dict[int, Arrays]:
-        """What each client sent, if it is sound."""
+        """The valid measurements, by client."""
         known = {n: self.measured[round_number, n] for n in clients.tolist() if (round_number, n) in self.measured}
         self.measured.clear()
         request = self._request(MEASURE, round_number, names)
@@ -152,12 +152,12 @@ class FlowerExecutor:
         return known | self._ask(params, dict.fromkeys(missing, request), self._expected_measures(names, params))
 
     def invite(self, messages: Mapping[int, bytes], round_number: int, params: Params, table: str) -> dict[int, bytes]:
-        """Carry invitations of private selection; clients make their tables under the given policy first."""
+        """Send invitations to private selection; clients first make their tables under the given policy."""
         request, name = self._request(MEASURE, round_number, frozenset({table})), measured_name(table)
         return self._carried(params, request, messages, name)
 
     def carry(self, messages: Mapping[int, bytes], round_number: int) -> dict[int, bytes]:
-        """Carry other messages of private selection."""
+        """Send other messages of private selection."""
         return self._carried(None, self._request(PRIVATE, round_number), messages, "message")
 
     def _carried(
@@ -167,7 +167,7 @@ class FlowerExecutor:
         return {n: one[name].tobytes() for n, one in self._ask(params, requests, {name: SECRET}).items()}
 
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
-        """Phase two. Who sends nothing sound has made no steps, so that its row counts for nothing."""
+        """Phase two. A client without a valid reply gets a row with 0 steps, so that its weight is 0."""
         expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}
         expected |= {"steps": Expected(COUNT, low=1, high=self.most_steps.train)}
         expected |= self._expected_info(self.learner.info)
@@ -185,7 +185,7 @@ class FlowerExecutor:
         return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected), self.reported())
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
-        """Play; those whom the next round will measure do that, too."""
+        """Evaluate; the candidates of the next round also measure."""
         wanted, names = self.upcoming
         expected = {
             "mean_return": BOUNDED,
@@ -216,14 +216,14 @@ class FlowerExecutor:
         measures: Mapping[str, Expected] | None = None,
         extra: Extra = NO_EXTRA,
     ) -> dict[int, Arrays]:
-        """The sound answers by client; `measures` is expected besides of those who are asked to measure."""
+        """The valid replies by client; `measures` are the further arrays of clients that are asked to measure."""
         if not requests:
             return {}
         first = next(iter(requests.values()))
         number, phase = first.round, first.phase
-        self._meet_newcomers(again=phase == EVALUATE)  # one wait a round for a node that hangs
+        self._meet_newcomers(again=phase == EVALUATE)  # one wait per round for a node that hangs
         self.attempt += 1
-        # One object for all: Flower sends equal contents once.
+        # One object for all clients, because Flower sends equal contents once.
         record = {} if params is None else {"params": to_record(named_arrays(params))}
         record |= {"extra": to_record(extra)} if extra else {}
         questions = {
@@ -255,14 +255,14 @@ class FlowerExecutor:
         self.bad.append(BadReply(client, request.phase, error.rule, error.array, str(error)))
 
     def reported(self) -> tuple[BadReply, ...]:
-        """Answers left out since this was asked the last time."""
+        """Replies that were left out since the previous call."""
         bad, self.bad = tuple(self.bad), []
         return bad
 
     def _exchange(
         self, requests: Mapping[int, Request], records: Mapping[str, ArrayRecord]
     ) -> dict[int, list[RecordDict | Error]]:
-        """Send a question to every node and collect what comes within the phase, by node, in order."""
+        """Send a message to every node and return the replies that arrive in time, ordered by node."""
         messages = []
         for node, request in requests.items():
             content = RecordDict({"request": ConfigRecord(protocol.to_values(request, self.rules))})
@@ -280,7 +280,7 @@ class FlowerExecutor:
         return contents
 
     def _stamp(self, content: RecordDict | Error) -> Stamp:
-        """Which question was answered."""
+        """The request to which a reply belongs."""
         if isinstance(content, Error):
             raise BadReplyError("error", f"is an error: {_reason(content)}")
         if content.config_records.keys() != {"answer"}:
@@ -306,7 +306,7 @@ class FlowerExecutor:
             raise BadReplyError(error.rule, error.text, MEASURED + error.array) from error
 
     def _meet_newcomers(self, *, again: bool) -> None:
-        """Ask nodes that were not there before who they are, `again` if they did not answer; forget those that left."""
+        """Ask new nodes which client they run, with `again` also those that did not reply; forget nodes that left."""
         present = set(self.grid.get_node_ids())
         self.nodes = {client: node for client, node in self.nodes.items() if node in present}
         self.met &= present
@@ -365,12 +365,12 @@ class FlowerExecutor:
             )
 
     def _expected_info(self, names: Iterable[str]) -> dict[str, Expected]:
-        """Numbers that are only recorded; a loss may be anything."""
+        """The numbers that are only recorded; losses may have any value."""
         lost = ("lost_episodes",) if self.loses_episodes else ()
         return {f"info/{name}": Expected(NUMBER, finite=False) for name in (*names, *lost)}
 
     def _expected_measures(self, names: Set[str], params: Params) -> dict[str, Expected]:
-        """What a client sends of these metrics; with privacy a message for each."""
+        """The arrays that a client sends for these metrics; with privacy one message per metric."""
         if self.config.privacy != "none":
             return {measured_name(name): SECRET for name in names}
         return {measured_name(name): rule for name, rule in expected_arrays(names, self.config, params).items()}
@@ -381,6 +381,6 @@ def _reason(error: Error) -> str:
 
 
 def _stacked_info(rows: list[Arrays], expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """By name, one number a client; not a number where the client did not answer."""
+    """By name, one number per client; NaN for a client without a reply."""
     names = [name for name in expected if name.startswith("info/")]
     return {name.removeprefix("info/"): np.array([row.get(name, np.nan) for row in rows], float) for name in names}

@@ -1,4 +1,4 @@
-"""A node's side of private selection. Its process may end after every message, so keys and table wait on its disk."""
+"""The node's side of private selection. Its process may end after any message, so keys and table are on disk."""
 
 import fcntl
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("fedpohcs")
 
 
 class Kept(NamedTuple):
-    """What a node stores between two messages. It opens this client's masks: it is for nobody else to read."""
+    """What a node stores between two messages. It can remove this client's masks, so only the node may read it."""
 
     membership: Membership  # with arrays in place of bytes
     policy: np.ndarray
@@ -29,14 +29,14 @@ class Kept(NamedTuple):
 
 
 class Member:
-    """Answers for one client in one run. A message may come twice or to a new process: no mask is used again."""
+    """Answers for one client in one run. No mask is used twice, not even for a repeated message or after a restart."""
 
     def __init__(self, party: PrivateClient, folder: Path) -> None:
         self.party = party
         self.folder = folder
 
     def answer(self, message: bytes, policy: bytes = b"", table: WeightedAdvantage | None = None) -> bytes:
-        """The reply to a message; with the invitation come the policy and the table made under it.
+        """The reply to a message. An invitation comes with the policy and the table made under it.
 
         Nothing if it is refused. What it takes to go on, and never to answer the same again, is on disk before the
         reply leaves.
@@ -55,13 +55,13 @@ class Member:
                 log.warning("client %d refuses a message of private selection: %s", self.party.client + 1, reason)
                 return b""
             membership = self.party.state()
-            assert membership is not None  # the first message that is not refused makes one
+            assert membership is not None  # the first accepted message makes one
             stored = Kept(_to_arrays(membership), np.frombuffer(policy, np.uint8), table)
             replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, stored)), mode=0o600)
         return reply
 
     def scalar(self, value: float) -> bytes:
-        """A single number, rounded; nothing if it is not finite."""
+        """A single number, rounded; an empty message if it is not finite."""
         try:
             return self.party.scalar(value)
         except RefusedError as reason:
@@ -73,13 +73,13 @@ class Member:
             return from_bytes((self.folder / FILE).read_bytes()).state
         except FileNotFoundError:
             return None
-        except DamagedError as error:  # without keys this client refuses until there is a new session
+        except DamagedError as error:  # without keys this client refuses messages until a new session
             log.warning("%s %s", self.folder / FILE, error)
             return None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One process at a time: a late one must not write an older state over a newer one."""
+        """Lock the state, so that a late process cannot overwrite a newer state with an older one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:

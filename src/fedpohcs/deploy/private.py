@@ -50,10 +50,10 @@ class GridWire:
 
     def __init__(self, within: FlowerExecutor, members: Mapping[int, bytes]) -> None:
         self.within, self.members = within, dict(members)
-        self.round, self.params = 0, None  # in which invitations are sent
+        self.round, self.params = 0, None  # round and policy of the invitations
         self.table = ""  # the metric for which clients are invited
-        self.sent: Mapping[int, bytes] = {}  # with the latest evaluation
-        self.came: dict[int, bytes] = {}  # with its answers
+        self.sent: Mapping[int, bytes] = {}  # messages sent with the latest evaluation
+        self.came: dict[int, bytes] = {}  # replies that came with it
         self.refused: set[int] = set()  # clients that did not accept an invitation
         self.reset()
 
@@ -63,7 +63,7 @@ class GridWire:
         self.refusals: list[str] = []
 
     def present(self, round_number: int) -> set[int]:
-        """The clients that have a node and did not send nonsense lately."""
+        """The clients that have a node and are not in quarantine."""
         quarantine = self.within.quarantine
         return {client for client in self.within.nodes if quarantine.get(client, 0) <= round_number}
 
@@ -85,7 +85,7 @@ class GridWire:
         return sent
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Send what was not sent with an evaluation. An empty answer is a refusal; why is in the client's log."""
+        """Send messages that no evaluation carried. An empty reply is a refusal; the client logs the reason."""
         early = {client for client, message in messages.items() if self.sent.get(client) == message}
         late = {client: message for client, message in messages.items() if client not in early}
         kinds = {parse(message).kind for message in messages.values()}
@@ -105,7 +105,7 @@ class GridWire:
 
 
 class RemotePrivateExecutor(PrivateExecutor):
-    """Scores of remote clients, of which those that sent none cannot be selected."""
+    """Private scores of remote clients. A client without a score cannot be selected."""
 
     within: FlowerExecutor
     wire: GridWire
@@ -122,11 +122,11 @@ class RemotePrivateExecutor(PrivateExecutor):
         self.upcoming: tuple[ClientIds, Set[str]] = (np.arange(0), frozenset())
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:
-        """Whom the next evaluation invites."""
+        """Choose the clients that the next evaluation invites."""
         self.upcoming = clients, frozenset(names)
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
-        """Play; the next round's candidates upload what they hide with their answer."""
+        """Evaluate; the candidates of the next round add their hidden upload to the reply."""
         upcoming, names = self.upcoming
         self.wire.sent, self.cohorts.invited = {}, NOBODY
         if hidden_as(names, "table"):
@@ -140,7 +140,7 @@ class RemotePrivateExecutor(PrivateExecutor):
         return self.within.evaluate(params, round_number, clients)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Of those who have a score; of all who are here if nobody has, so that the choice among them is random."""
+        """Scores of clients that have one; if none has, NaN for all present clients, so that the choice is random."""
         metrics = super().measure(params, round_number, clients, names)
         self.cohorts.exclude(self.wire.refused, round_number)
         self.wire.refused = set()

@@ -1,4 +1,4 @@
-"""What a message says besides its arrays: who asks whom for what, and by which rules both were built."""
+"""The config values of messages: the request, the client, and the rules that both sides must share."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from fedpohcs.runs.checkpoints import FREE_KEYS
 from fedpohcs.server.replies import Stamp
 
 PROTOCOL = 3
-"""Rises when older clients and newer servers would misunderstand each other."""
+"""Version of the protocol. Increase it when older clients and newer servers would misunderstand each other."""
 
 HELLO, MEASURE, PRIVATE, TRAIN, EVALUATE = "hello", "measure", "private", "train", "evaluate"
 MESSAGE_TYPES = {HELLO: "query.hello", MEASURE: "query.measure", PRIVATE: "query.private"}
@@ -21,31 +21,31 @@ MESSAGE_TYPES |= {TRAIN: "train", EVALUATE: "evaluate"}
 
 
 class Rules(NamedTuple):
-    """What both sides must share to mean the same."""
+    """Rules that server and client must share."""
 
     protocol: int
     config: str  # hash
-    version: str  # of the package, to be named in a complaint; it may differ
+    version: str  # of the package, for error messages; it may differ
 
 
 class Request(NamedTuple):
-    """A question to one client."""
+    """A request to one client."""
 
     phase: str
     round: int = 0
     attempt: int = 0
-    run: str = ""  # names the state that the client keeps; a run that goes on keeps its name
-    measures: frozenset[str] = frozenset()  # what to measure, in `evaluate`: after playing
-    oldest_round: int = 0  # the server may yet go back to it
-    message: bytes = b""  # of private selection, to be answered by one; it travels beside the rest
+    run: str = ""  # name of the client's stored state; a resumed run keeps its name
+    measures: frozenset[str] = frozenset()  # metrics to measure; in `evaluate` after playing
+    oldest_round: int = 0  # oldest round to which the server may return
+    message: bytes = b""  # of private selection; its reply is a message as well
 
     def stamp(self, client: int) -> Stamp:
-        """What the answer must bear."""
+        """The stamp that the reply must have."""
         return Stamp(client, self.phase, self.round, self.attempt)
 
 
 def rules_of(config: ExperimentConfig) -> Rules:
-    """Those of this program and config. How many rounds are wanted is no client's business."""
+    """The rules of this program and config. The number of rounds is left out, because clients do not depend on it."""
     values = {key: value for key, value in to_dict(config).items() if key not in FREE_KEYS}
     text = json.dumps(values, sort_keys=True)
     return Rules(PROTOCOL, hashlib.sha256(text.encode()).hexdigest()[:16], __version__)
@@ -57,19 +57,19 @@ def config_text(config: ExperimentConfig) -> str:
 
 
 def config_from_text(text: str) -> ExperimentConfig:
-    """The config back; what this version does not know is refused."""
+    """Read the config back; unknown keys are refused."""
     return from_dict(json.loads(text))
 
 
 def to_values(request: Request, rules: Rules) -> dict[str, Any]:
-    """A question as Flower's config values."""
+    """A request as Flower's config values."""
     values = request._asdict() | {"measures": ",".join(sorted(request.measures))}
     del values["message"]
     return values | {f"rules.{name}": value for name, value in rules._asdict().items()}
 
 
 def request_from(values: Mapping[str, Any], own: Rules, message: bytes = b"") -> Request:
-    """The question, unless its sender goes by other rules."""
+    """Read a request; refuse a sender with other rules."""
     check_rules(values, own)
     fields: dict[str, Any] = {name: values[name] for name in Request._fields if name != "message"}
     fields["message"] = message
@@ -78,12 +78,12 @@ def request_from(values: Mapping[str, Any], own: Rules, message: bytes = b"") ->
 
 
 def answer_values(stamp: Stamp, rules: Rules) -> dict[str, Any]:
-    """What an answer says besides its arrays."""
+    """The config values of a reply."""
     return stamp._asdict() | {f"rules.{name}": value for name, value in rules._asdict().items()}
 
 
 def stamp_from(values: Mapping[str, Any], own: Rules) -> Stamp:
-    """Which question was answered, unless by other rules."""
+    """The stamp of a reply; a sender with other rules is refused."""
     check_rules(values, own)
     try:
         stamp = Stamp(**{name: values[name] for name in Stamp._fields})
@@ -95,7 +95,7 @@ def stamp_from(values: Mapping[str, Any], own: Rules) -> Stamp:
 
 
 def check_rules(values: Mapping[str, Any], own: Rules) -> None:
-    """Refuse the other side if its rules are not ours, and name both."""
+    """Refuse the other side if its rules differ from ours; the message names both."""
     other = Rules(*(values.get(f"rules.{name}") for name in Rules._fields))  # pyright: ignore[reportArgumentType]
     if other[:2] != own[:2]:
         raise UserError(

@@ -239,7 +239,7 @@ def _content(reply: Message) -> RecordDict:
 
 
 def _reason(reply: Message) -> str:
-    """In one line, although Flower may send a whole traceback; its end says most."""
+    """The reason in one line: the end of the traceback that Flower may send."""
     words = " ".join((reply.error.reason or "no reason given").split())
     return words if len(words) <= LONGEST_REASON else f"...{words[-LONGEST_REASON:]}"
 

@@ -1,4 +1,4 @@
-"""Executors: who runs the clients."""
+"""Executors, which run the clients."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -31,18 +31,20 @@ def make_executor(
 
 
 def make_protected_executor(config: ExperimentConfig, *, record: bool = True, snapshot: Any = None) -> "Executor":
-    """The same, with what clients are asked protected as `config.privacy` says."""
+    """The executor of `make_executor`, with measurements protected as `config.privacy` says."""
     if config.privacy == "none":
         return make_executor(config, record=record, snapshot=snapshot)
     from fedpohcs.execution.private import PrivateExecutor
     from fedpohcs.server.round import client_weight
 
     within: Executor = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
-    return PrivateExecutor(with_liars(within, config, only="table"), config, client_weight(config.federation), snapshot)
+    return PrivateExecutor(
+        with_byzantine_clients(within, config, only="table"), config, client_weight(config.federation), snapshot
+    )
 
 
-def with_liars(executor: "Executor", config: ExperimentConfig, only: str | None = None) -> "Executor":
-    """The executor with the liars of `config.attack` among its clients; with `only`, if that is what they lie about."""
+def with_byzantine_clients(executor: "Executor", config: ExperimentConfig, only: str | None = None) -> "Executor":
+    """The executor with the Byzantine clients of `config.attack`; with `only`, if that is what they attack."""
     if config.attack.kind is None:
         return executor
     from fedpohcs.core.registries import ATTACKS

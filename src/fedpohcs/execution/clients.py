@@ -1,4 +1,4 @@
-"""Clients on this machine: what they keep between rounds, and how they are asked."""
+"""Clients on this machine: their state between rounds, and how the server asks them."""
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -36,15 +36,15 @@ from fedpohcs.worlds import make_world
 class ClientState(NamedTuple):
     """What the clients keep between rounds, with a leading client axis."""
 
-    filters: Any  # what acting reads
-    memory: Any  # what only learning reads: momentum, a replay buffer
+    filters: Any  # read by actors
+    memory: Any  # read by learning alone: momentum, a replay buffer
     mean_return: np.ndarray  # of the latest evaluation
 
 
 class PlayOrder(NamedTuple):
-    """What some clients are to play, and how its draws are named.
+    """What some clients shall play, and the keys of its random draws.
 
-    Enough to play it again, step by step, in a fraction of the bytes of what was played.
+    The episodes can be replayed from it exactly, and it is much smaller than the episodes.
     """
 
     params: Params
@@ -53,18 +53,18 @@ class PlayOrder(NamedTuple):
     clients: ClientIds
     filters: Any  # of these clients
     episodes: int
-    steps_per_episode: int | None = None  # nobody reads more of an episode than this; None: all
+    steps_per_episode: int | None = None  # steps of an episode that are read; None: all
 
 
 class Snapshot(NamedTuple):
-    """All that the clients carry from round to round. Recorded episodes are kept as what was asked for."""
+    """All state that clients keep from round to round. Recorded episodes are stored as `PlayOrder`s."""
 
     state: ClientState
     plays: list[PlayOrder]
 
 
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
-    """Of one client in a round's training, and in an evaluation."""
+    """Largest numbers of steps of one client, in the training of a round and in an evaluation."""
     training = config.learner.local_iterations * learner.batch_length
     return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
 
@@ -75,7 +75,7 @@ def initial_params(learner: Learner, seed: int) -> Params:
 
 
 class LocalExecutor(ABC):
-    """Keeps and measures the clients. How they play and train is left to the executor of each kind of world."""
+    """Holds the state of the clients and measures them. Subclasses implement playing and training."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class LocalExecutor(ABC):
         self.program = ClientProgram(self.learner, config.federation.evaluation_episodes, config.filter_weight)
         self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
-        # Per client: a slot a recorded round, newest last.
+        # Per client one slot per recorded round, newest last.
         self.history: dict[int, deque[Trajectory]] = {}
-        self.plays: list[PlayOrder] = []  # that the recorded episodes come from
+        self.plays: list[PlayOrder] = []  # from which the recorded episodes come
         self.record = record
-        find_discretiser(config.modelling.discretiser)  # one that cannot be imported is refused before anybody plays
+        find_discretiser(config.modelling.discretiser)  # a function that cannot be imported is refused at once
         self._start()
         self.state = self._initial_state()
         if snapshot is None:
@@ -115,7 +115,7 @@ class LocalExecutor(ABC):
             self._restore(snapshot)
 
     def _warm_up_all(self) -> None:
-        """Start the filters. Held-out clients play apart: the last digits of a result depend on who plays along."""
+        """Initialise the filters. Held-out clients play separately, because last digits depend on the batch."""
         held_out = self.members >= self.num_clients
         for clients in (self.members[~held_out], self.members[held_out]):
             if len(clients):
@@ -124,7 +124,7 @@ class LocalExecutor(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Make what plays, before the clients are asked for the first time."""
+        """Make the objects that play, before the first request."""
 
     @abstractmethod
     def _warm_up(self, params: Params, clients: ClientIds, filters: Any) -> Any:
@@ -132,21 +132,21 @@ class LocalExecutor(ABC):
 
     @abstractmethod
     def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
-        """Play episodes, without their trajectories in the result; those go to `_remember` if asked."""
+        """Play episodes. The result has no trajectories; they are passed to `_remember` if requested."""
 
     @abstractmethod
     def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
         """Local training of the clients, in their order; a client that could not train has made no steps."""
 
     def close(self) -> None:  # noqa: B027  nothing to end is the common case
-        """End whatever runs besides this process."""
+        """End threads and processes of this executor."""
 
     def initial_params(self) -> Params:
         """Initial weights; a function of the seed alone."""
         return initial_params(self.learner, self.config.seed)
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:  # noqa: B027  as for `close`
-        """Nothing to prepare: asking clients of this process again costs nothing."""
+        """Do nothing: a further request to clients of this process costs nothing."""
 
     def stored_policy(self, params: Params) -> dict[str, np.ndarray]:
         """The arrays of the parameters and the filters of all clients, by name."""
@@ -156,7 +156,7 @@ class LocalExecutor(ABC):
         """Play, update the filters, and remember the episodes."""
         episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
         order = PlayOrder(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
-        measured = bool((clients < self.num_clients).all())  # held-out clients never are
+        measured = bool((clients < self.num_clients).all())  # held-out clients are never measured
         remember = self.record and self.config.modelling.episodes is None and measured
         result = self._play_recorded(order) if remember else self._play(order, remember=False)
         could = result.steps > 0
@@ -177,7 +177,7 @@ class LocalExecutor(ABC):
         )
         sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
         result = self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
-        # A client that diverged, or could not train, starts its next training from what it had before.
+        # A client that diverged or could not train keeps its previous state.
         sound = finite_clients(result) & (result.steps > 0)
         self._store(
             clients[sound],
@@ -190,7 +190,7 @@ class LocalExecutor(ABC):
         return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """From the episodes of the latest evaluation, where that serves: measuring then costs no environment steps."""
+        """Measure on the episodes of the latest evaluation if possible, which costs no environment steps."""
         episodes, returns = read_from(names, "episodes"), read_from(names, "returns")
         self._play_for_measuring(params, round_number, clients, episodes=episodes, returns=returns)
         return measure_clients(self, params, round_number, clients, names)
@@ -214,9 +214,9 @@ class LocalExecutor(ABC):
     def _play_for_measuring(
         self, params: Params, round_number: int, clients: ClientIds, *, episodes: bool, returns: bool
     ) -> None:
-        """Play for metrics that read episodes, or returns alone, where the latest evaluation does not serve.
+        """Play for metrics that read episodes or returns, if those of the latest evaluation cannot be used.
 
-        It does not if the config wants tables made of episodes of their own, or if this policy was not evaluated.
+        They cannot if the config asks for extra episodes, or if this policy was not evaluated.
         """
         federation, modelling = self.config.federation, self.config.modelling
         filters = take_clients(self.state.filters, clients)
@@ -226,7 +226,7 @@ class LocalExecutor(ABC):
 
         if modelling.episodes is not None and episodes:
             for client in clients.tolist():
-                self.history.pop(client, None)  # all of a table is then played with one policy
+                self.history.pop(client, None)  # so that all episodes of a table have the same policy
             self._play(ordered(modelling.episodes, modelling.steps_per_episode), remember=True)
         if round_number % federation.evaluation_every:
             remember = episodes and modelling.episodes is None
@@ -237,7 +237,7 @@ class LocalExecutor(ABC):
                 self._store(clients[could], mean_return=result.mean_return[could])
 
     def snapshot(self) -> Snapshot:
-        """The present state, which later rounds do not touch."""
+        """A copy of the present state, which later rounds do not change."""
         return Snapshot(take_clients(self.state, self.members), list(self.plays))
 
     def _restore(self, snapshot: Snapshot | RemoteClients) -> None:
@@ -250,7 +250,7 @@ class LocalExecutor(ABC):
             self._play_recorded(order)
 
     def _play_recorded(self, order: PlayOrder) -> PlayResult:
-        """What measuring will look back on in later rounds."""
+        """Play episodes and record them for later measurements."""
         self.plays = plays_in_use([*self.plays, order], self.config.modelling.history_rounds)
         return self._play(order, remember=True)
 
@@ -269,16 +269,16 @@ class LocalExecutor(ABC):
             jax.tree.map(lambda old, new: old.__setitem__(clients, new), getattr(self.state, name), rows)
 
     def _remember(self, client: int, trajectory: Trajectory) -> None:
-        """Keep what a client has played, [T, E]."""
+        """Record the episodes of a client, [T, E]."""
         self.history.setdefault(client, deque(maxlen=self.config.modelling.history_rounds)).append(trajectory)
 
     def _stacked(self, trajectories: list[Trajectory]) -> Trajectory:
-        """Of several clients, with a leading client axis."""
+        """Stack the episodes of several clients along a leading client axis."""
         return jax.tree.map(lambda *rows: np.stack(rows), *trajectories)
 
 
 def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]:
-    """Without the plays of which no client holds an episode any more."""
+    """The plays of which some client still holds an episode."""
     newer: Counter[int] = Counter()
     kept = []
     for order in reversed(plays):

@@ -1,4 +1,4 @@
-"""Host devices for JAX, and compiled programs kept between runs."""
+"""Configures the host devices and the persistent compilation cache of JAX."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def configure_jax(num_devices: int) -> None:
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
-        # The devices fill the cores already: XLA's own pool would only make threads fight.
+        # The devices fill the cores already; threads of XLA's own pool would compete with them.
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     os.environ.setdefault("PJRT_NPROC", str(num_devices))
     if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform_device_count" not in flags:

@@ -1,4 +1,4 @@
-"""An executor around another one: what it does not change is handed on."""
+"""An executor around another one, to which it forwards all calls."""
 
 from collections.abc import Mapping, Set
 from typing import Any

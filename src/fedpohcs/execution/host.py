@@ -1,4 +1,4 @@
-"""Clients of a world stepped outside JAX: a collector plays, a compiled program learns, in turns."""
+"""Clients of a world stepped outside JAX: a collector plays and a compiled program learns, alternately."""
 
 import logging
 import math
@@ -19,8 +19,8 @@ from fedpohcs.learners.base import Broadcast, Learned, Progress
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
 from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
 
-STEPS_AT_ONCE = 1_000_000  # that one call to the collector may give: bounds memory
-PADDED_TO = 4096  # recorded episodes are padded to multiples of this, so that few programs serve them all
+STEPS_AT_ONCE = 1_000_000  # that one call to the collector may return; bounds memory
+PADDED_TO = 4096  # recorded episodes are padded to multiples of this, so that few programs are compiled
 
 log = logging.getLogger("fedpohcs")
 
@@ -65,7 +65,7 @@ class HostExecutor(LocalExecutor):
         return joined(parts)
 
     def _evaluated(self, order: PlayOrder, played: list[Played]) -> PlayResult:
-        """Undiscounted raw return an episode."""
+        """Undiscounted raw return per episode."""
         totals = np.array([one.trajectory.reward.sum(dtype=float) for one in played])
         return PlayResult(
             mean_return=totals / order.episodes,
@@ -104,7 +104,7 @@ class HostExecutor(LocalExecutor):
         return joined(self.clients.run_chunks(ClientProgram.learn, self.program, sent, (now, batch, draws), clients))
 
     def _collect(self, order: PlayOrder, quota: Quota, iteration: int | None = None) -> list[Played]:
-        """What the clients asked have played. In a local iteration every client has parameters of its own."""
+        """Episodes of the given clients. In a local iteration every client has its own parameters."""
         common = jax.tree.map(np.asarray, order.params)
         schedule = jax.tree.map(np.asarray, self.learner.schedule(order.round_number))
         seed, purpose, number = self.config.seed, int(order.purpose), order.round_number
@@ -121,7 +121,7 @@ class HostExecutor(LocalExecutor):
         return [self._reported(order, play.client, one) for play, one in zip(plays, played, strict=True)]
 
     def _reported(self, order: PlayOrder, client: int, played: Played) -> Played:
-        """The same, with a warning that names client and round if something went wrong; clients count from 1 there."""
+        """Log a warning for a failure, with the round and the client, counted from 1; return what was played."""
         number = order.round_number + (order.purpose in (Purpose.TRAINING, Purpose.MODELLING))
         where = f"client {client + 1}, round {number}"
         if played.failure is not None:
@@ -132,7 +132,7 @@ class HostExecutor(LocalExecutor):
         return played
 
     def _absorbed(self, filters: Any, played: list[Played]) -> Any:
-        """The filters after what each client has seen outside training."""
+        """The filters, updated with the steps of each client outside training."""
         new = []
         for index, one in enumerate(played):
             # In float64, because NumPy adds rows one after the other.
@@ -143,14 +143,14 @@ class HostExecutor(LocalExecutor):
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
     def _blocks(self, order: PlayOrder, steps_a_client: int) -> Iterator[PlayOrder]:
-        """The clients asked, so many at a time that what they play fits into memory."""
+        """Blocks of clients whose episodes fit into memory."""
         width = max(1, STEPS_AT_ONCE // max(1, steps_a_client))
         for begin in range(0, len(order.clients), width):
             some = slice(begin, begin + width)
             yield order._replace(clients=order.clients[some], filters=take_clients(order.filters, some))
 
     def _stacked(self, trajectories: list[Trajectory], length: int | None = None) -> Trajectory:
-        """Padded to one length, which by default is the next multiple of `PADDED_TO`."""
+        """Stack trajectories, padded to one length, by default the next multiple of `PADDED_TO`."""
         if length is None:
             length = -(-max(len(one.reward) for one in trajectories) // PADDED_TO) * PADDED_TO
         records_next = self.learner.records_next

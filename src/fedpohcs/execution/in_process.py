@@ -23,7 +23,7 @@ class InProcessExecutor(LocalExecutor):
         self.population = jax.tree.map(np.asarray, self.world.population)
 
     def _warm_up(self, params: Params, clients: ClientIds, filters: Any) -> Any:
-        """As many whole evaluations as would give the steps if every episode lasted to the time limit."""
+        """Play whole evaluations, as many as give the wanted steps if every episode reaches the time limit."""
         episodes = self.config.federation.evaluation_episodes
         steps_an_evaluation = episodes * self.world.horizon * self.config.filter_weight
         for number in range(math.ceil(self.config.learner.filter_warmup_steps / steps_an_evaluation)):
@@ -32,14 +32,14 @@ class InProcessExecutor(LocalExecutor):
         return filters
 
     def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
-        """Trajectories are large, so they are kept in chunks and never joined."""
+        """Play episodes. Trajectories are large, so they stay in chunks and are never joined."""
         program = replace(self.program, evaluation_episodes=order.episodes)
         sent = self._broadcast(order.params, order.purpose, order.round_number)
         own = Own(order.clients, take_clients(self.population, order.clients), order.filters)
         chunks = self.clients.run_chunks(ClientProgram.evaluate, program, sent, (own,), order.clients)
         if remember:
             for part in chunks:
-                for position, client in enumerate(part.clients.tolist()):  # views of what they played together
+                for position, client in enumerate(part.clients.tolist()):  # views into the chunk
                     self._remember(client, jax.tree.map(lambda x: x[:, position], part.result.trajectory))  # noqa: B023
         return joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
 

@@ -1,4 +1,4 @@
-"""How what one client does is run for many: together on every core, or one by one."""
+"""Runs the program of one client for many clients: in parallel on all cores, or one by one."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from fedpohcs.core.types import ClientIds
 from fedpohcs.learners.client import ClientProgram
 
 GROUP_AXIS = "groups"
-LARGEST_CHUNK = 64  # clients a device holds at once: bounds memory when the population is large
+LARGEST_CHUNK = 64  # clients on a device at the same time; bounds memory for large populations
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Task = Callable[..., Any]
@@ -26,7 +26,7 @@ class ClientError(RuntimeError):
 
 
 class Chunk(NamedTuple):
-    """The result of some clients. What follows the last of `clients` in `result` is padding."""
+    """The results of some clients. Rows of `result` after the last client are padding."""
 
     clients: ClientIds
     result: Any
@@ -64,7 +64,7 @@ def compiled_for_groups(task: Task, program: ClientProgram, num_own: int, groups
 
 
 def joined(chunks: Sequence[Chunk]) -> Any:
-    """Chunks whose every leaf has a leading client axis, as one."""
+    """Concatenate chunks along the leading client axis of every leaf."""
     return jax.tree.map(
         lambda *parts: np.concatenate([x[: len(c.clients)] for c, x in zip(chunks, parts, strict=True)]),
         *[chunk.result for chunk in chunks],
@@ -72,7 +72,7 @@ def joined(chunks: Sequence[Chunk]) -> Any:
 
 
 class VectorisedMap:
-    """Clients are split into groups of one size, which run side by side: one device, and mostly one core, a group."""
+    """Splits clients into groups of equal size that run in parallel, with one device per group."""
 
     def __init__(self, groups: int) -> None:
         self.groups = min(groups, len(jax.local_devices()))
@@ -81,7 +81,7 @@ class VectorisedMap:
     def run_chunks(
         self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
-        """A chunk is what a group does in one call. The last is padded with its last client."""
+        """Run the task in chunks; a chunk is one call of a group. The last chunk is padded with its last client."""
         width = min(-(-len(clients) // self.groups), LARGEST_CHUNK)
         run = compiled_for_groups(task, program, len(own), self.groups)
         chunks = []
@@ -94,20 +94,20 @@ class VectorisedMap:
         return chunks
 
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """On one thread a group."""
+        """Call the function on one thread per group."""
         return list(self._threads.map(function, items))
 
 
 class OneByOneMap:
-    """The debugging twin: one client after the other; a failure names its client."""
+    """Runs one client after the other, for debugging. An error names its client."""
 
     def __init__(self, groups: int) -> None:
-        del groups  # every client is its own
+        del groups  # every client is a group of its own
 
     def run_chunks(
         self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
-        """Each client is a chunk."""
+        """Run the task client by client; each client is a chunk."""
         run = compiled(task, program)
         chunks = []
         for index, client in enumerate(clients):
@@ -120,7 +120,7 @@ class OneByOneMap:
         return chunks
 
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """In order."""
+        """Call the function for one item after the other."""
         return [function(item) for item in items]
 
 

@@ -1,4 +1,4 @@
-"""How clients on this machine are measured: what a metric may read of them, and what is refused of its answer."""
+"""Measures clients on this machine: what a metric may read, and checks of its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedpohcs.metrics.packing import check_value
 if TYPE_CHECKING:
     from fedpohcs.execution.clients import LocalExecutor
 
-DISTRIBUTION_ROWS = 2048  # states a compiled call takes: one shape for tables of any size
+DISTRIBUTION_ROWS = 2048  # states per compiled call, so that tables of any size share one shape
 
 
 class LocalMeasuring:
@@ -51,11 +51,11 @@ class LocalMeasuring:
         return found
 
     def filters(self, client: int) -> Any:
-        """With which a client rescales observations and rewards."""
+        """The filters with which a client rescales observations and rewards."""
         return take_clients(self.executor.filters_of(np.array([client])), 0)
 
     def distribution(self, states: np.ndarray) -> Distribution:
-        """The policy on any number of states, in calls of one shape."""
+        """Action distributions of the policy in any number of states, computed in calls of one shape."""
         padded = np.pad(states, ((0, -len(states) % DISTRIBUTION_ROWS), (0, 0)))
         program = compiled(ClientProgram.distribution, self.program)
         parts = [
@@ -102,7 +102,7 @@ def measure_clients(
 
 
 def _column(measuring: LocalMeasuring, clients: ClientIds) -> Column:
-    """What a metric gives. One that raises, or is of no use, ends the run with a line that names it."""
+    """The column of a metric. A metric that raises or returns unusable values ends the run with one line."""
     name = measuring.metric
     metric = find_metric(name)
     try:
@@ -118,7 +118,7 @@ def _column(measuring: LocalMeasuring, clients: ClientIds) -> Column:
 
 
 def _require_a_sound_value(measuring: LocalMeasuring, clients: ClientIds, column: Column) -> None:
-    """A client that diverged is left out in the round; a metric that serves for no client is wrong."""
+    """Refuse a metric without a valid value for any client. Single invalid values are left out in the round."""
     problems = []
     for client, value in zip(clients.tolist(), column, strict=True):
         try:

@@ -1,4 +1,4 @@
-"""Clients whose measurements are private: really runs the protocol between client and server objects, in bytes."""
+"""Private selection in one process: runs the real protocol, in bytes, between client and server objects."""
 
 import hashlib
 import warnings
@@ -29,21 +29,21 @@ from fedpohcs.privacy.terms import Parameters, run_parameters
 from fedpohcs.server.protocols import Executor
 
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
-ROUNDS_WITHOUT = 5  # in which no session is opened for the sake of a client that did not do its part
+ROUNDS_WITHOUT = 5  # after a client failed in the protocol, in which no session is opened because of it
 NOBODY: tuple[int, dict[int, float]] = (-1, {})
 
 
 class PrivateSnapshot(NamedTuple):
-    """What is stored of private clients. No key is: whoever goes on with the run makes new ones."""
+    """What checkpoints store of private clients. Keys are not stored: a resumed run makes new ones."""
 
     clients: Any  # of the executor within
-    answers: np.ndarray  # [N] scores each client has given away
+    answers: np.ndarray  # [N] number of scores that each client has sent
 
 
 class Wire(Protocol):
-    """How the server's messages reach the clients, and what that took."""
+    """Carries the server's messages to the clients and counts bytes."""
 
-    members: dict[int, bytes]  # Ed25519 public keys of all who may take part
+    members: dict[int, bytes]  # Ed25519 public keys of all clients that may take part
     round: int  # in which messages are sent
     down: np.ndarray  # [N] bytes to each client
     up: np.ndarray
@@ -60,11 +60,11 @@ class Wire(Protocol):
     def measure(
         self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
     ) -> dict[str, dict[int, bytes]]:
-        """Let clients measure. Tables stay with them; single numbers come by name and client, as messages."""
+        """Let clients measure. Tables stay with the clients; numbers are returned as messages, by metric and client."""
         ...
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Deliver, and bring back the answers of those that do not refuse."""
+        """Deliver messages and return the replies of clients that do not refuse."""
         ...
 
 
@@ -84,14 +84,14 @@ class LocalWire:
         self.refusals: list[str] = []
 
     def present(self, round_number: int) -> set[int]:
-        """All clients: those of this process are never away."""
+        """All clients: clients of this process are always present."""
         del round_number
         return set(self.clients)
 
     def measure(
         self, params: Params, round_number: int, clients: ClientIds, names: Set[str]
     ) -> dict[str, dict[int, bytes]]:
-        """Measure within, and give every client what is its own."""
+        """Measure with the inner executor, and give every client its own values."""
         metrics, policy = self.within.measure(params, round_number, clients, names), policy_digest(params)
         tables = [metrics.column(name) for name in hidden_as(names, "table")] or [[EMPTY] * len(clients)]
         for client, table in zip(clients.tolist(), tables[0], strict=True):
@@ -99,7 +99,7 @@ class LocalWire:
         return {name: self._sent(metrics.column(name), clients) for name in hidden_as(names, "number")}
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Deliver, and bring back the answers of those that do not refuse."""
+        """Deliver messages and return the replies of clients that do not refuse."""
         replies = {}
         for client, message in messages.items():
             self.down[client] += len(message)
@@ -120,20 +120,20 @@ class LocalWire:
         return messages
 
     def _uniform(self, round_number: int, client: int) -> Any:
-        """Noise of a simulation comes from its seed, so that a run can be repeated."""
+        """Source of noise that depends on the seed of the simulation, so that a run can be repeated."""
         return host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client).random
 
 
 class Cohorts:
-    """Whom a private selection can invite. Who has no keys yet, or lost them, is taken into a new session."""
+    """Clients that a private selection can invite. Clients without keys are taken into a new session."""
 
     def __init__(self, server: PrivateServer, wire: Wire, weight: Vector, min_cohort: int) -> None:
         self.server, self.wire, self.weight, self.min_cohort = server, wire, weight, min_cohort
-        self.invited = NOBODY  # round, and q_n of those that were invited ahead of their selection
-        self.excused: dict[int, int] = {}  # round before which no session is opened for the sake of a client
+        self.invited = NOBODY  # round and q_n of the clients that were invited before their selection
+        self.excused: dict[int, int] = {}  # by client: round before which no session is opened because of it
 
     def weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
-        """q_n of those who are to be invited."""
+        """q_n of the clients to invite."""
         number, weights = self.invited
         if number == round_number:
             return weights
@@ -141,7 +141,7 @@ class Cohorts:
         return {client: float(self.weight[client]) for client in clients.tolist() if client in present}
 
     def open_session(self, round_number: int) -> None:
-        """A session with all who are present, if one of them has none; not where uploads of the old one have come."""
+        """Open a session with all present clients if one has no keys, unless uploads of the old one have arrived."""
         present = self.wire.present(round_number)
         outside = {n for n in present - self.server.ready if self.excused.get(n, 0) <= round_number}
         if not outside or len(present) < self.min_cohort or self.invited[0] == round_number:
@@ -154,13 +154,13 @@ class Cohorts:
         self.exclude(present - self.server.ready, round_number)
 
     def exclude(self, clients: Set[int], round_number: int) -> None:
-        """Leave out for some rounds who does not do its part: a session for it would cost everyone messages."""
+        """Exclude clients that failed for some rounds, because a new session costs all clients messages."""
         self.server.ready -= clients
         self.excused |= dict.fromkeys(clients, round_number + ROUNDS_WITHOUT)
 
 
 class PrivateExecutor(ForwardingExecutor):
-    """Any executor, with scores in place of what its clients measure."""
+    """Any executor, with private scores in place of measurements."""
 
     def __init__(
         self,
@@ -187,11 +187,11 @@ class PrivateExecutor(ForwardingExecutor):
         self.cohorts = Cohorts(self.server, self.wire, weight, config.protection.min_cohort)
 
     def snapshot(self) -> PrivateSnapshot:
-        """The present state, which later rounds do not touch."""
+        """A copy of the present state, which later rounds do not change."""
         return PrivateSnapshot(self.within.snapshot(), self.answers.copy())
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Scores alone: of tables by the protocol, of single numbers by rounding."""
+        """Return scores only: of tables by the protocol, of numbers by rounding."""
         secret = bool(hidden_as(names, "table"))
         if secret:
             self.cohorts.open_session(round_number)
@@ -216,7 +216,7 @@ class PrivateExecutor(ForwardingExecutor):
         return outcome
 
     def _read(self, messages: Mapping[int, bytes], clients: ClientIds) -> Vector:
-        """Numbers that are a score by themselves, as the server reads them."""
+        """Decode the numbers that clients sent as scores."""
         received = np.full(len(clients), np.nan)
         for place, client in enumerate(clients.tolist()):
             with suppress(RefusedError):

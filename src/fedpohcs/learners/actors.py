@@ -1,4 +1,4 @@
-"""Actors: who turns an observation and noise into an action. NumPy arrays or JAX's; nothing here loads JAX."""
+"""Actors, which turn an observation and noise into an action, on NumPy or JAX arrays. This module loads no JAX."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ RowActions = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Sight(NamedTuple):
-    """An observation filter, ready to use."""
+    """An observation filter: mean, standard deviation and bound."""
 
     mean: AnyArray
     std: AnyArray
     limit: float
 
     def __call__(self, observation: AnyArray) -> AnyArray:
-        """The observation as the policy sees it."""
+        """The filtered observation, which the policy reads."""
         return rescaled(observation, self.mean, self.std, self.limit)
 
 
@@ -42,7 +42,7 @@ class PolicyActor(NamedTuple):
     apply: Apply = apply_layers
 
     def act(self, observation: AnyArray, noise: AnyArray) -> AnyArray:
-        """The action that the noise stands for."""
+        """The action that corresponds to the noise."""
         return self._drawn(self.apply(self.policy.layers, self.sight(observation)), noise)
 
     def _drawn(self, output: AnyArray, noise: AnyArray) -> AnyArray:
@@ -52,7 +52,7 @@ class PolicyActor(NamedTuple):
         return output + self.spread * noise
 
     def crowd(self, actors: Sequence["PolicyActor"]) -> "PolicyCrowd | RowByRow":
-        """All rows in one pass through the tanh layers; networks of a user's own act row by row."""
+        """Many such actors at once: one pass through the tanh layers, or row by row for networks of a user."""
         return stacked(actors) if self.apply is apply_layers else RowByRow(actors)
 
 
@@ -72,8 +72,8 @@ class PolicyCrowd(NamedTuple):
     first: PolicyActor
 
     def rows(self, owner: np.ndarray) -> RowActions:
-        """All that stays the same while these rows play is gathered once."""
-        from fedpohcs.learners.rows import row_affine  # Numba: only where many play at once
+        """The function of rows. Weights and filters of their owners are gathered once."""
+        from fedpohcs.learners.rows import row_affine  # imports Numba, which only batches of clients need
 
         spread = None if self.spread is None else self.spread[owner % len(self.spread)]
         mean, std, limit = self.mean[owner], self.std[owner], self.first.sight.limit
@@ -90,7 +90,7 @@ class PolicyCrowd(NamedTuple):
 
 
 def stacked(actors: Sequence[PolicyActor]) -> PolicyCrowd:
-    """Policies of one shape as a crowd."""
+    """Stack policies of one shape."""
     policies = [actor.policy for actor in actors]
     if all(policy is policies[0] for policy in policies):
         policies = policies[:1]
@@ -106,12 +106,12 @@ def stacked(actors: Sequence[PolicyActor]) -> PolicyCrowd:
 
 
 class RowByRow(NamedTuple):
-    """Any actors, asked for one row after the other: slow, and right for every actor."""
+    """Many actors, called one row at a time. Slow, but works for every class of actors."""
 
     actors: Sequence[Any]
 
     def rows(self, owner: np.ndarray) -> RowActions:
-        """Each row by its own actor."""
+        """The function of rows, which calls the actor of each row."""
         owners = owner.tolist()
 
         def act(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:

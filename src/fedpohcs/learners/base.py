@@ -1,4 +1,4 @@
-"""What a local learning algorithm provides. Executors, metrics, export and the server know nothing else of it."""
+"""The interface of local learning algorithms, the only part that executors, metrics, export and server use."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ class Broadcast(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where a client stands between two local iterations."""
+    """State of a client between two local iterations."""
 
     params: Params
-    filters: Any  # what acting reads; frozen while the client plays
-    memory: Any  # what only learning reads: momentum, a replay buffer; stays with the client between rounds
+    filters: Any  # read by actors; constant while the client plays
+    memory: Any  # read by learning alone: momentum, a replay buffer; the client keeps it between rounds
 
 
 class Learned(NamedTuple):
@@ -76,11 +76,11 @@ class Learner(ABC):
 
     @abstractmethod
     def init_memory(self, params: Params) -> Any:
-        """What a client keeps between rounds before it has trained."""
+        """The initial memory of a client."""
 
     @abstractmethod
     def actor(self, params: Params, filters: Any, schedule: Any, *, training: bool) -> Actor:
-        """Who acts: in training, where it may explore more, or in an evaluation. NumPy arrays or JAX's."""
+        """The actor of training, which may explore more, or of evaluations, on NumPy or JAX arrays."""
 
     @abstractmethod
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> Learned:
@@ -92,7 +92,7 @@ class Learner(ABC):
 
     @property
     def noise(self) -> ActionNoise:
-        """What its actors draw per step: normal numbers, or Gumbel numbers for discrete actions."""
+        """Noise that actors need per step: normal numbers, or Gumbel numbers for discrete actions."""
         actions = self.world.actions
         if isinstance(actions, ContinuousActions):
             return ActionNoise("normal", actions.size)
@@ -100,7 +100,7 @@ class Learner(ABC):
 
     @property
     def batch_length(self) -> int:
-        """Room for the steps of one local iteration."""
+        """Number of steps, padding included, of one local iteration."""
         return rollout_length(self.world.horizon, self.config.steps_per_iteration)
 
     def schedule(self, round_number: int) -> Any:
@@ -109,7 +109,7 @@ class Learner(ABC):
         return ()
 
     def draws(self, generator: np.random.Generator) -> Any:
-        """What one local training draws on the host, with a leading axis of local iterations."""
+        """Random numbers of one local training that are drawn on the host, with a leading axis of local iterations."""
         del generator
         return np.zeros((self.config.local_iterations, 0), np.float32)
 
@@ -118,9 +118,9 @@ class Learner(ABC):
         return init_filters(self.world.observation_size)
 
     def observe(self, filters: Filters, trajectory: Trajectory, weight: float = 1.0) -> Filters:
-        """The filters after what a client has seen, each step counted `weight` times. NumPy or JAX.
+        """The filters, updated with the steps of a trajectory, each counted `weight` times. NumPy or JAX.
 
-        A filter that is switched off never learns anything.
+        A filter that is switched off is not updated.
         """
         observation, reward = filters
         if self.config.filter_observations:
@@ -130,11 +130,11 @@ class Learner(ABC):
         return Filters(observation, reward)
 
     def filtered(self, filters: Filters, observation: AnyArray) -> AnyArray:
-        """Observations as the policy sees them."""
+        """Filtered observations, which the policy reads."""
         return filter_observation(filters, observation, self.config.observation_limit)
 
     def filtered_reward(self, filters: Filters, reward: AnyArray) -> AnyArray:
-        """Rewards as the learner sees them."""
+        """Filtered rewards, which the learner reads."""
         return filter_reward(filters, reward, self.config.reward_limit)
 
     def reward_scale(self, filters: Filters) -> AnyArray:
@@ -146,7 +146,7 @@ class Learner(ABC):
         return stored_filters(filters)
 
     def values(self, params: Params, observation: AnyArray) -> AnyArray | None:
-        """V(s) for a batch of filtered observations, as the learner estimates it. None: it estimates none."""
+        """The learner's estimate of V(s) for a batch of filtered observations. None: it estimates no values."""
         del params, observation
 
     def step_advantages(self, params: Params, filters: Any, trajectory: Trajectory) -> AnyArray:
@@ -156,7 +156,7 @@ class Learner(ABC):
         )
 
     def loss_samples(self, params: Params, filters: Any, trajectory: Trajectory) -> tuple[Any, AnyArray]:
-        """What `gradient` reads of recorded steps, flattened, and which of them are valid."""
+        """Flattened samples of recorded steps for `gradient`, and which of them are valid."""
         raise UserError(f"learner.kind (={self.config.kind!r}) has no gradient that a selector could read.")
 
     def gradient(self, params: Params, samples: Any, mask: AnyArray) -> Any:
@@ -164,7 +164,7 @@ class Learner(ABC):
         raise UserError(f"learner.kind (={self.config.kind!r}) has no gradient that a selector could read.")
 
     def arrays(self, params: Params) -> Mapping[str, np.ndarray]:
-        """Every array of the parameters by name: what is stored, sent and counted."""
+        """Every array of the parameters by name, as it is stored, sent and counted in bytes."""
         return named_arrays(params)
 
 

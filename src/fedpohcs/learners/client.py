@@ -1,6 +1,6 @@
-"""What clients do when the server asks: play, train, measure. Pure functions, compiled by an executor.
+"""The tasks of clients: play, train, measure. They are pure functions, which an executor compiles.
 
-Each public method takes what all clients share and, with a leading client axis, what is their own.
+Each public method takes the values that all clients share, and their own values with a leading client axis.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
 
 
 class Own(NamedTuple):
-    """What clients have: id, world, filters."""
+    """Values of single clients: id, world parameters, filters."""
 
     client: AnyArray
     env: EnvParams
@@ -36,7 +36,7 @@ class TrainingResult(NamedTuple):
     memory: Any
     steps: AnyArray
     info: Any  # of the last local iteration
-    num_lost: AnyArray | None = None  # episodes given up; None where that cannot happen
+    num_lost: AnyArray | None = None  # lost episodes; None if none can be lost
 
 
 class PlayResult(NamedTuple):
@@ -45,13 +45,13 @@ class PlayResult(NamedTuple):
     mean_return: AnyArray
     steps: AnyArray
     filters: Any
-    trajectory: Trajectory | None  # [T, C, E]; None once it is put away
-    num_lost: AnyArray | None = None  # episodes given up; None where that cannot happen
+    trajectory: Trajectory | None  # [T, C, E]; None after it was stored elsewhere
+    num_lost: AnyArray | None = None  # lost episodes; None if none can be lost
 
 
 @dataclass(frozen=True)
 class ClientProgram:
-    """A learner at work in a world. Programs that compare equal share what is compiled.
+    """A learner in a world. Equal programs share their compiled functions.
 
     `evaluate` and `train` need a traced world; `learn` is the part of training that every world shares.
     """
@@ -62,7 +62,7 @@ class ClientProgram:
 
     @property
     def world(self) -> Any:
-        """A traced world, or any world for what plays no episodes."""
+        """The world; it is traced, except for tasks that play no episodes."""
         return self.learner.world
 
     def evaluate(self, sent: Broadcast, own: Own) -> PlayResult:
@@ -80,7 +80,7 @@ class ClientProgram:
         return one(sent, own, memory, draws)
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> Learned:
-        """One local iteration on episodes that somebody else collected, [C, T, E]."""
+        """One local iteration on episodes that were collected elsewhere, [C, T, E]."""
         one = jax.vmap(self.learner.learn, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, now, trajectory, draws)
 
@@ -96,7 +96,7 @@ class ClientProgram:
         order = valid_first(jax.random.permutation(key, valid.size), valid)
         chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
         chosen = jnp.pad(chosen, (0, -chosen.size % GRADIENT_BATCHES)).reshape(GRADIENT_BATCHES, -1)
-        position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last, where no step is valid
+        position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last and is not valid
         is_step = position < valid.sum()
 
         def read_gradient(inputs: Any) -> jax.Array:
@@ -115,7 +115,7 @@ class ClientProgram:
         return self.learner.distribution(sent.params, observation)
 
     def _play(self, sent: Broadcast, own: Own, episodes: int) -> Trajectory:
-        """So many episodes of every client, [T, C, E]. All are lanes of one rollout, as they share the policy."""
+        """Play `episodes` per client, [T, C, E]. All are lanes of one rollout, because they share the policy."""
         num_lanes = own.client.size * episodes
 
         def draw(client: jax.Array) -> Noise:

@@ -16,7 +16,7 @@ class Gaussian(NamedTuple):
     log_std: Array  # [..., act]
 
     def sample(self, noise: Array) -> Array:
-        """The action that standard normal `noise` stands for."""
+        """The action that corresponds to standard normal `noise`."""
         return self.mean + self.mean.__array_namespace__().exp(self.log_std) * noise
 
     def log_prob(self, action: Array) -> Array:
@@ -41,7 +41,7 @@ class Categorical(NamedTuple):
     logits: Array  # [..., A]
 
     def sample(self, noise: Array) -> Array:
-        """The action that standard Gumbel `noise` stands for."""
+        """The action that corresponds to standard Gumbel `noise`."""
         return self.logits.__array_namespace__().argmax(self.logits + noise, axis=-1)
 
     def log_prob(self, action: Array) -> Array:

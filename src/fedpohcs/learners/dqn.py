@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
     import optax
-else:  # worker processes unpickle an actor of this module, and need no JAX to act
+else:  # worker processes unpickle actors of this module and act without JAX
     jax, jnp, optax = LazyModule("jax"), LazyModule("jax.numpy"), LazyModule("optax")
 
 
@@ -38,7 +38,7 @@ class QParams(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """Steps as the loss reads them; unfiltered, because filters go on learning. [M, ...]."""
+    """Steps in the form that the loss reads, [M, ...]. They are unfiltered, because filters still change."""
 
     observation: AnyArray
     action: AnyArray
@@ -62,14 +62,14 @@ class Schedule(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one local iteration did."""
+    """Numbers that one local iteration reports."""
 
     loss: AnyArray  # mean over its gradient steps
     value: AnyArray  # mean action value of the transitions drawn
 
 
 class EpsilonGreedyActor(NamedTuple):
-    """The action of the largest value; with probability epsilon any action."""
+    """Takes the action with the largest value; with probability epsilon a uniformly random action."""
 
     noise: ActionNoise
     layers: Any
@@ -86,7 +86,7 @@ class EpsilonGreedyActor(NamedTuple):
         return xp.where(noise[..., 0] < self.epsilon, anything, greedy).astype(np.int32)
 
     def crowd(self, actors: Sequence[Any]) -> RowByRow:
-        """Worlds that step many clients at once have continuous actions; this is for completeness."""
+        """Row by row, which suffices: worlds that step many clients at once have continuous actions."""
         return RowByRow(actors)
 
 
@@ -99,23 +99,23 @@ class DQN(Learner):
 
     @property
     def records_next(self) -> bool:
-        """The target reads what follows a step."""
+        """True: the target reads the observation after each step."""
         return True
 
     @property
     def num_choices(self) -> int:
-        """Actions to choose from."""
+        """Number of actions."""
         assert isinstance(self.world.actions, DiscreteActions)  # checked when the learner is made
         return self.world.actions.num_choices
 
     @property
     def noise(self) -> ActionNoise:
-        """Whether to explore, and which action then."""
+        """Two uniform numbers: whether to explore, and the action in that case."""
         return ActionNoise("uniform", 2)
 
     @property
     def apply(self) -> Apply:
-        """How action values are computed."""
+        """The function that computes action values from weights."""
         return apply_of(self.config, self.world.observation_size, self.num_choices)
 
     def init_params(self, key: jax.Array) -> QParams:
@@ -124,7 +124,7 @@ class DQN(Learner):
         return QParams(PolicyParams(network.init(key), jnp.zeros(0)))
 
     def init_memory(self, params: QParams) -> Memory:
-        """An empty buffer and an optimiser at rest."""
+        """An empty buffer and the initial state of Adam."""
         size, width = self.config.replay_size, self.world.observation_size
         observation = np.zeros((size, width), np.float32)
         number, flag = np.zeros(size, np.float32), np.zeros(size, bool)
@@ -137,12 +137,12 @@ class DQN(Learner):
         return Schedule(np.float32(max(config.epsilon * config.epsilon_decay**round_number, config.epsilon_floor)))
 
     def draws(self, generator: np.random.Generator) -> np.ndarray:
-        """Where in the buffer each transition of each minibatch lies, as a fraction, [I, U, B]."""
+        """Positions in the buffer of the transitions of each minibatch, as fractions, [I, U, B]."""
         config = self.config
         return generator.random((config.local_iterations, config.updates_per_iteration, config.batch_size), np.float32)
 
     def actor(self, params: QParams, filters: Any, schedule: Schedule, *, training: bool) -> EpsilonGreedyActor:
-        """Explores by the schedule in training, and by its floor in evaluations."""
+        """Epsilon-greedy: with the epsilon of the round in training, with its floor in evaluations."""
         epsilon = schedule.epsilon if training else np.float32(self.config.epsilon_floor)
         sight = sight_of(filters, self.config.observation_limit)
         return EpsilonGreedyActor(self.noise, params.policy.layers, sight, epsilon, self.num_choices, self.apply)
@@ -171,7 +171,7 @@ class DQN(Learner):
         return Learned(Progress(params, filters, memory._replace(adam=adam)), steps, jax.tree.map(jnp.mean, infos))
 
     def remember(self, memory: Memory, trajectory: Trajectory) -> Memory:
-        """Append the valid steps of a trajectory, [T, E], to the ring; the newest survive where there are too many."""
+        """Append the valid steps of a trajectory, [T, E], to the ring buffer, which keeps the newest transitions."""
         size = self.config.replay_size
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self._transitions(trajectory))
         valid = trajectory.valid.reshape(-1)
@@ -200,7 +200,7 @@ class DQN(Learner):
         return batch.reward + self.config.discount * jnp.where(batch.terminated, 0.0, best)
 
     def filtered_transitions(self, filters: Any, raw: Transitions) -> Transitions:
-        """Stored steps as the client's filters see them now."""
+        """Stored steps, filtered by the present filters of the client."""
         return raw._replace(
             observation=self.filtered(filters, raw.observation),
             next_observation=self.filtered(filters, raw.next_observation),
@@ -215,7 +215,7 @@ class DQN(Learner):
         return Categorical(jnp.log(share + (1 - self.config.epsilon_floor) * greedy))
 
     def values(self, params: QParams, observation: AnyArray) -> AnyArray:
-        """The largest action value."""
+        """V(s) as the largest action value."""
         return self.apply(params.policy.layers, observation).max(axis=-1)
 
     def step_advantages(self, params: QParams, filters: Any, trajectory: Trajectory) -> jax.Array:
@@ -231,7 +231,7 @@ class DQN(Learner):
         return flat, trajectory.valid.reshape(-1)
 
     def gradient(self, params: QParams, samples: Transitions, mask: jax.Array) -> Any:
-        """Of the temporal-difference loss, with the online network as its own target."""
+        """Gradient of the temporal-difference loss, with the online network as the target network."""
         layers = params.policy.layers
 
         def masked(online: Any) -> jax.Array:
@@ -243,7 +243,7 @@ class DQN(Learner):
         return jax.grad(masked)(layers)
 
     def _transitions(self, trajectory: Trajectory) -> Transitions:
-        """Within an episode the next observation is that of the next row, which host worlds record in its place."""
+        """Transitions of a trajectory. Within an episode, the next observation is the observation of the next row."""
         running = (trajectory.status == Status.RUNNING)[..., None]
         assert trajectory.next_observation is not None  # `records_next`
         following = jnp.where(running, jnp.roll(trajectory.observation, -1, axis=0), trajectory.next_observation)

@@ -1,4 +1,4 @@
-"""Running statistics with which a client rescales what it sees. They never leave the client."""
+"""Running statistics with which a client rescales observations and rewards. They stay with the client."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ SMALLEST_STD = 1e-6
 
 
 class Moments(NamedTuple):
-    """How many numbers of a stream were seen, their mean and their sum of squared deviations."""
+    """Count, mean and sum of squared deviations of a stream of numbers."""
 
     seen: AnyArray
     mean: AnyArray
@@ -18,26 +18,26 @@ class Moments(NamedTuple):
 
 
 class Filters(NamedTuple):
-    """State of one client: what its observations and rewards look like so far."""
+    """Statistics of the observations and rewards of one client."""
 
     observation: Moments
     reward: Moments
 
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
-    """Statistics before anything was seen."""
+    """Statistics of an empty stream."""
     return Moments(np.zeros((), np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
 
 def init_filters(observation_size: int) -> Filters:
-    """Filters that have seen nothing, and therefore change nothing."""
+    """Initial filters, which leave values unchanged."""
     return Filters(no_moments((observation_size,)), no_moments(()))
 
 
 def update_moments(moments: Moments, values: AnyArray, valid: AnyArray, weight: float = 1.0) -> Moments:
-    """Merge the valid entries of a batch into the statistics (Chan's parallel update). NumPy or JAX, as they are.
+    """Merge the valid entries of a batch into the statistics (Chan's parallel update). Works on NumPy and JAX arrays.
 
-    Each entry counts as if it had been seen `weight` times.
+    Each entry has the weight of `weight` entries.
     """
     xp = values.__array_namespace__()
     kept = valid.reshape(valid.shape + (1,) * (values.ndim - valid.ndim)).astype(values.dtype)
@@ -53,7 +53,7 @@ def update_moments(moments: Moments, values: AnyArray, valid: AnyArray, weight: 
 
 
 def standard_deviation(moments: Moments, xp: Any) -> Any:
-    """Standard deviation; 1 while nothing, or nothing that varies, was seen."""
+    """Standard deviation; 1 for an empty or a constant stream."""
     seen = moments.seen
     if moments.squares.ndim > seen.ndim:  # one count for all numbers of an observation
         seen = seen[..., None]
@@ -76,7 +76,7 @@ def filter_observation(filters: Filters, observation: Any, clip: float) -> Any:
 
 
 def rescaled(observation: Any, mean: Any, std: Any, clip: float) -> Any:
-    """The same where mean and standard deviation are at hand."""
+    """z-score with the given mean and standard deviation, clipped."""
     return ((observation - mean) / std).clip(-clip, clip)
 
 

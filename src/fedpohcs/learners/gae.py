@@ -11,6 +11,12 @@ def generalised_advantage(delta: jax.Array, continues: jax.Array, discount: floa
         continues: whether step t + 1 belongs to the same episode.
         discount: gamma.
         gae_discount: lambda.
+
+    Example:
+        >>> import numpy as np
+        >>> delta, continues = np.ones(3), np.array([True, False, False])  # two episodes
+        >>> generalised_advantage(delta, continues, discount=0.5, gae_discount=1.0).tolist()
+        [1.5, 1.0, 1.0]
     """
     decay = discount * gae_discount * continues.astype(delta.dtype)
 

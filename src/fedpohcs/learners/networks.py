@@ -1,6 +1,6 @@
 """Policy and critic: tanh perceptrons as plain pytrees, and the distribution a policy gives.
 
-What acts takes NumPy arrays as well as JAX's, and does not load JAX.
+Functions for acting take NumPy or JAX arrays and do not load JAX.
 """
 
 import itertools
@@ -31,21 +31,21 @@ Apply = Callable[[Any, AnyArray], AnyArray]
 
 
 class Network(NamedTuple):
-    """A function with weights: what a user's own `learner.network` makes for a number of inputs and outputs."""
+    """Initialisation and application of a network. A user's `learner.network` returns one for given sizes."""
 
     init: Callable[[AnyArray], Any]  # from a JAX key to a tree of float32 arrays
     apply: Apply
 
 
 class Networks(NamedTuple):
-    """How policy and critic are computed."""
+    """The functions that compute policy and critic from weights."""
 
     policy: Apply
     critic: Apply
 
 
 def affine(x: AnyArray, layer: Dense) -> AnyArray:
-    """What a layer makes of rows x."""
+    """The layer applied to rows x."""
     return x @ layer.kernel + layer.bias
 
 
@@ -95,7 +95,7 @@ def perceptron(sizes: Sequence[int]) -> Network:
 
 @cache
 def make_network(config: LearningConfig, inputs: int, outputs: int) -> Network:
-    """Tanh layers, or what the user's own function makes for these sizes."""
+    """Tanh layers of these sizes, or the network that the user's function returns for them."""
     if config.network is None:
         return perceptron((inputs, *config.hidden_sizes, outputs))
     function = import_function("learner.network", config.network)
@@ -110,7 +110,7 @@ def make_network(config: LearningConfig, inputs: int, outputs: int) -> Network:
 
 
 class OwnNetwork(NamedTuple):
-    """How a user's network is applied, found by its name: unlike the function itself, this pickles."""
+    """Applies a user's network, which it finds by name; so it can be pickled, unlike the function itself."""
 
     config: LearningConfig
     inputs: int
@@ -123,12 +123,12 @@ class OwnNetwork(NamedTuple):
 
 
 def apply_of(config: LearningConfig, inputs: int, outputs: int) -> Apply:
-    """How a network of these sizes is applied."""
+    """The function that applies a network of these sizes."""
     return apply_layers if config.network is None else OwnNetwork(config, inputs, outputs)
 
 
 def num_outputs(actions: ContinuousActions | DiscreteActions) -> int:
-    """Outputs of a policy: means of actions, or logits."""
+    """Number of outputs of a policy: means of actions, or logits."""
     return actions.size if isinstance(actions, ContinuousActions) else actions.num_choices
 
 

@@ -1,7 +1,7 @@
 """PPO (Schulman et al., 2017) with an adaptive KL penalty or a clipped surrogate: batch, losses, one local iteration.
 
 Everything here is written for one client and runs under `jax.vmap(..., axis_name=CLIENT_AXIS)`. Collecting and
-updating are apart, so that worlds that cannot be traced share the update.
+updating are separate, so that worlds outside JAX share the update.
 """
 
 from collections.abc import Callable
@@ -38,13 +38,13 @@ KL_TOLERANCE = 1.1
 
 
 class Samples(NamedTuple):
-    """What the losses read of each step; [M, ...]."""
+    """Values per step that the losses read, [M, ...]."""
 
     observation: jax.Array  # filtered
     action: jax.Array
     advantage: jax.Array  # standardised over the batch
     value_target: jax.Array
-    old: Gaussian | Categorical  # the distribution that acted
+    old: Gaussian | Categorical  # the distribution from which the action was drawn
 
 
 class Batch(NamedTuple):
@@ -69,7 +69,7 @@ class Schedule(NamedTuple):
 
 
 class UpdateInfo(NamedTuple):
-    """What one local iteration did."""
+    """Numbers that one local iteration reports."""
 
     kl: jax.Array
     entropy: jax.Array
@@ -181,7 +181,7 @@ def critic_optimiser(config: PPOConfig) -> optax.GradientTransformation:
 
 
 def init_optimisers(config: PPOConfig, params: AgentParams) -> OptimiserState:
-    """Both at rest."""
+    """Initial states of both optimisers."""
     return OptimiserState(policy_optimiser(config).init(params.policy), critic_optimiser(config).init(params.critic))
 
 
@@ -242,9 +242,9 @@ def update(
 def adapt_kl_coefficient(
     coefficient: jax.Array, kl: jax.Array, target: float, largest_advantage: jax.Array
 ) -> jax.Array:
-    """beta doubles when the policy moved too far and halves when it hardly moved.
+    """beta doubles if the KL divergence is too large, and halves if it is small.
 
-    It never weighs so much that the penalty alone exceeds the largest advantage.
+    It is bounded, so that the penalty alone does not exceed the largest advantage.
     """
     doubled = jnp.where(kl > target * KL_TOLERANCE, coefficient * 2, coefficient)
     adapted = jnp.where(kl < target / KL_TOLERANCE, coefficient / 2, doubled)
@@ -270,7 +270,7 @@ def run_epochs(
             samples = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, batch_size), shuffled)
             mask = start + jnp.arange(batch_size) < count
             improved = improve(carry, samples, mask)
-            # Clients with fewer steps wait, unchanged, for the others.
+            # Clients with fewer steps stay unchanged until the others are done.
             return jax.tree.map(lambda new, old: jnp.where(start < count, new, old), improved, carry)
 
         return jax.lax.fori_loop(0, num_batches, one_batch, carry), None
@@ -287,12 +287,12 @@ class PPO(Learner):
 
     @property
     def records_next(self) -> bool:
-        """Only a value at the time limit reads what follows a step."""
+        """Whether time limits are bootstrapped, which reads the observation after the last step."""
         return self.config.bootstrap_at_time_limit
 
     @property
     def networks(self) -> Networks:
-        """How policy and critic are computed."""
+        """The functions that compute policy and critic from weights."""
         inputs = self.world.observation_size
         return Networks(
             apply_of(self.config, inputs, num_outputs(self.world.actions)), apply_of(self.config, inputs, 1)
@@ -305,7 +305,7 @@ class PPO(Learner):
         return agent_of(key, actions, policy, make_network(self.config, inputs, 1), self.config.kl_coefficient)
 
     def init_memory(self, params: AgentParams) -> OptimiserState:
-        """Both optimisers at rest."""
+        """Initial states of both optimisers."""
         return init_optimisers(self.config, params)
 
     def schedule(self, round_number: int) -> Schedule:
@@ -329,7 +329,7 @@ class PPO(Learner):
         return policy_actor(self.noise, params.policy, sight, self.networks.policy)
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> Learned:
-        """Policy and critic epochs on one batch; the filters learn after the weights."""
+        """Policy and critic epochs on one batch; then the filters are updated."""
         networks = self.networks
         batch = make_batch(self.config, now.params, now.filters, trajectory, networks)
         params, memory, info = update(self.config, sent.schedule, now.params, now.memory, batch, draws, networks)
@@ -341,7 +341,7 @@ class PPO(Learner):
         return action_distribution(params.policy, observation, self.networks.policy)
 
     def values(self, params: AgentParams, observation: jax.Array) -> jax.Array:
-        """The critic's."""
+        """V(s) of the critic."""
         return state_value(params.critic, observation, self.networks.critic)
 
     def step_advantages(self, params: AgentParams, filters: Filters, trajectory: Trajectory) -> jax.Array:
@@ -353,6 +353,6 @@ class PPO(Learner):
         return make_batch(self.config, params, filters, trajectory, self.networks)
 
     def gradient(self, params: AgentParams, samples: Samples, mask: jax.Array) -> PolicyParams:
-        """Of the surrogate without entropy bonus."""
+        """Gradient of the surrogate without the entropy bonus."""
         beta, no_bonus = params.kl_coefficient, jnp.float32(0)
         return jax.grad(policy_loss)(params.policy, self.config, samples, mask, beta, no_bonus, self.networks)

@@ -18,7 +18,7 @@ CLIENT_AXIS = "clients"
 def largest_of_clients(x: jax.Array) -> jax.Array:
     """The maximum over the clients mapped together.
 
-    A loop whose length is the same for all of them needs no masking of its state at every turn.
+    A loop with the same length for all clients needs no mask on its state.
     """
     return jax.lax.pmax(x, CLIENT_AXIS)
 
@@ -31,7 +31,7 @@ def valid_first(shuffle: jax.Array, valid: jax.Array) -> jax.Array:
 
 
 class Noise(NamedTuple):
-    """All the randomness of a rollout, drawn at once because one large draw is far cheaper than many small ones."""
+    """All random numbers of a rollout, drawn at once because one large draw is cheaper than many small ones."""
 
     start: AnyArray  # [E, ...] starts the first episode of each lane
     action: AnyArray  # [T, E, ...]
@@ -40,7 +40,7 @@ class Noise(NamedTuple):
 
 
 class _Lanes(NamedTuple):
-    """Where the lanes stand between two steps."""
+    """State of the lanes between two steps."""
 
     env_state: Any
     observation: jax.Array  # [E, obs]
@@ -49,7 +49,7 @@ class _Lanes(NamedTuple):
 
 
 def draw_noise(key: jax.Array, world: TracedWorld, action_noise: ActionNoise, lanes: int, min_steps: int) -> Noise:
-    """The randomness of a rollout; with `min_steps` 0 no lane ever starts again."""
+    """Draw the random numbers of a rollout; with `min_steps` 0 no lane starts a second episode."""
     length = rollout_length(world.horizon, min_steps)
     key_start, key_action, key_step, key_reset = jax.random.split(key, 4)
     return Noise(
@@ -72,7 +72,7 @@ def collect_episodes(
 ) -> Trajectory:
     """Every lane plays whole episodes until it has more than `min_steps` steps; with 0, one episode.
 
-    The loop runs in chunks, each a scan, and stops after the chunk in which the last lane came to rest.
+    The loop runs in chunks, each a scan, and stops after the chunk in which the last lane has finished.
 
     Args:
         noise: from `draw_noise`; its shapes say how many lanes there are.
@@ -81,7 +81,7 @@ def collect_episodes(
         act: (observations, noise) to actions, for all lanes at once.
         min_steps: of each lane.
         record_next: whether to record the observations after each step too.
-        largest: the maximum over whatever is mapped together with this rollout.
+        largest: the maximum over all rollouts that are mapped together.
     """
     reset, step = jax.vmap(world.reset), jax.vmap(world.step)
     length, lanes = noise.action.shape[:2]
@@ -105,7 +105,7 @@ def collect_episodes(
         if min_steps:
             fresh = reset(noise.reset, params)
             env_state, observation = _where_lane(row.last, fresh, (env_state, observation))
-        # Active lanes are in step with the clock, so the clock counts their steps.
+        # An active lane makes a step at every tick, so the clock counts its steps.
         active = now.active & ~(row.last & (time + 1 > min_steps))
         return _Lanes(env_state, observation, jnp.where(row.last, 0, episode_step), active), row
 

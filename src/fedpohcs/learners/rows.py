@@ -7,7 +7,7 @@ from fedpohcs.learners.networks import Dense
 
 
 def row_affine(x: np.ndarray, layer: Dense, owner: np.ndarray) -> np.ndarray:
-    """Rows x [n, inputs] through a layer: the one of all, or that of each row's owner, along its first axis.
+    """Rows x [n, inputs] through a layer: one layer for all rows, or that of each row's owner along its first axis.
 
     Every row is computed as if it were the only one. The last digits of a row in BLAS depend on how many rows there
     are, on some processors also on its place among them, and a client's actions must not depend on which lane an

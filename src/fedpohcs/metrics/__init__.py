@@ -1,6 +1,6 @@
-"""What clients measure: returns, gradients, and the table D_n A_n, by which their worlds are compared.
+"""Metrics of clients: returns, gradients, and the table D_n A_n, by which their worlds are compared.
 
-A metric is one `Metric` (see `metrics.base`) and one line in `METRICS`. What is named here is about the table.
+A metric is one `Metric` (see `metrics.base`) and one line in `METRICS`. The names exported here concern the table.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ __all__ = [
     "weighted_advantage_table",
 ]
 
-__getattr__ = importer(  # late, because Numba and SciPy take a while to load and most metrics need neither
+__getattr__ = importer(  # lazy, because Numba and SciPy are slow to load and most metrics need neither
     __name__,
     {
         "comparison": "heterogeneity learning_potential selection_metric stack_tables",

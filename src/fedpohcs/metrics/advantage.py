@@ -35,7 +35,7 @@ def standardised(advantage: Vector) -> Vector:
     """Mean 0 and standard deviation 1 over the visited pairs, each counted once; all 0 if they do not differ."""
     centred = advantage - advantage.mean()
     spread = centred.std()
-    # Beside rounding of their size, advantages that are all alike would become noise of size 1.
+    # Without this, equal advantages would become rounding noise of size 1.
     return centred / spread if spread > 1e-12 * abs(advantage).max() else 0 * centred
 
 
@@ -47,7 +47,7 @@ def advantages(
     config: ModellingConfig,
     discount: float,
 ) -> Vector:
-    """The advantage of each visited pair, or its action value, in the way the config asks for."""
+    """The advantage or action value of each visited pair, computed as the config says."""
     if config.advantages == "gae":
         advantage = sampled_advantages(model, steps)
     elif config.values == "action-value":

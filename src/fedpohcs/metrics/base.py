@@ -1,4 +1,4 @@
-"""What a metric is: what clients measure, which rules their replies must keep, and how privacy sends it.
+"""The interface of metrics: how clients measure, the rules of replies, and how private selection sends them.
 
 A metric is one `Metric` and one line in `METRICS`; see docs/how-to/add-a-metric.md.
 """
@@ -15,7 +15,7 @@ from fedpohcs.core.expected import BOUNDED, Expected
 from fedpohcs.core.registries import METRICS
 from fedpohcs.core.types import ClientIds, Params, Vector
 
-if TYPE_CHECKING:  # a selector's needs are looked up before JAX is configured
+if TYPE_CHECKING:  # `requires` of selectors is read before JAX is configured
     from fedpohcs.core.config import ExperimentConfig
     from fedpohcs.core.trajectory import Trajectory
     from fedpohcs.core.types import Distribution
@@ -26,7 +26,7 @@ Column = Any  # a value per client: numbers [C], arrays [C, ...], or a tuple
 Arrays = Mapping[str, np.ndarray]  # of one client's value, by name; the name of a value that is a single array is ""
 Result = TypeVar("Result")
 SELECTION_METRIC = "selection_metric"
-"""The column of Delta_n, which stands in place of tables where these are private."""
+"""Name of the column of Delta_n, which replaces tables in private selection."""
 
 
 class Measuring(Protocol):
@@ -53,7 +53,7 @@ class Measuring(Protocol):
         ...
 
     def filters(self, client: int) -> Filters:
-        """With which a client rescales observations and rewards."""
+        """The filters with which a client rescales observations and rewards."""
         ...
 
     def distribution(self, states: np.ndarray) -> Distribution:
@@ -71,7 +71,7 @@ class Measuring(Protocol):
     def compute(self, function: Callable[..., Any], clients: ClientIds) -> np.ndarray:
         """`function(learner, shared, own, trajectory)`, compiled, on the latest recorded episodes of the clients.
 
-        What is their own, and the result, has a leading client axis. Define the function once, at the top of a module:
+        `own`, `trajectory` and the result have a leading client axis. Define the function once, at the top of a module:
         every other function object is compiled anew.
         """
         ...
@@ -84,7 +84,7 @@ def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, Expect
 
 
 def _no_check(arrays: Arrays, config: ExperimentConfig) -> None:
-    """For values of which every array can be checked by itself."""
+    """No check across arrays, for values whose arrays are independent."""
     del arrays, config
 
 
@@ -101,7 +101,7 @@ def _from_single_array(arrays: Arrays) -> Any:
 
 
 class Metric(NamedTuple):
-    """What clients can measure for the server. The defaults are those of one number per client.
+    """A quantity that clients measure for the server. The defaults suit one number per client.
 
     Attributes:
         measure: the values of some clients, in their order. `each` makes it from a function of one client.
@@ -113,8 +113,8 @@ class Metric(NamedTuple):
         reads: what must have been played: recorded episodes, the latest returns alone, or nothing.
         hide: how privacy sends it. "number": rounded; "table": a `WeightedAdvantage`, of which the server learns
             Delta_n alone; None: private selection refuses it.
-        prefers: of a score, which values get a client selected: a liar claims those. None: it is no score.
-        compile_ahead: what takes long before the first measurement; called in a thread of its own when a run starts.
+        prefers: of a score, which values get a client selected: Byzantine clients claim those. None: it is no score.
+        compile_ahead: compiles code of the first measurement; called in a separate thread when a run starts.
     """
 
     measure: Callable[[Measuring, ClientIds], Column]

@@ -35,7 +35,7 @@ def _hash_rows(values, width, parent):
         for column in range(values.shape[1]):
             # In float64, so that clients that record in different precision share their cells.
             cell = np.int64(np.rint(np.float64(values[row, column]) / width))
-            # SplitMix64: its increment keeps zeros from being a fixed point, its shifts and products spread every bit.
+            # SplitMix64. Its increment avoids the fixed point 0; its shifts and products mix all bits.
             key = (key ^ np.uint64(cell)) + np.uint64(0x9E3779B97F4A7C15)
             key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -46,9 +46,9 @@ def _hash_rows(values, width, parent):
 
 @njit(nogil=True, cache=True)
 def number_by_first_visit(keys):
-    """Numbers distinct keys in the order they appear: the number of each key, and where each number appears first.
+    """Number distinct keys in order of appearance. Returns the number of each key, and the first index of each number.
 
-    A hash table: sorting 50,000 keys for this would take as long as all the rest of the model.
+    Uses a hash table, because sorting 50,000 keys would take as long as the rest of the model.
     """
     slots = 2
     while slots < 2 * len(keys):

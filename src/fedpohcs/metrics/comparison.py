@@ -13,13 +13,13 @@ from fedpohcs.metrics.cells import Keys
 from fedpohcs.metrics.prediction import AdvantagePredictor, predict
 
 Tables = Sequence[WeightedAdvantage]
-Rows = Sequence[NDArray]  # one array a candidate
+Rows = Sequence[NDArray]  # one array per candidate
 
 
 def stack_tables(tables: Tables, compared_pairs: str = "shared") -> csr_array:
     """The tables D_n A_n as rows [C, M] over the pairs that at least two candidates visited, or over all.
 
-    A pair of one candidate says nothing about how candidates differ. A single table keeps all its pairs.
+    A pair that only one candidate visited does not show how candidates differ. A single table keeps all its pairs.
     """
     support = np.sort(np.concatenate([table.pair for table in tables]))
     if compared_pairs == "all":
@@ -35,9 +35,9 @@ def stack_tables(tables: Tables, compared_pairs: str = "shared") -> csr_array:
 
 
 def clip_rows(stacked: csr_array, limit: float) -> tuple[csr_array, Vector]:
-    """Rows scaled down so that no norm exceeds `limit` times the median norm, and by which factors, [C].
+    """Rows scaled down so that no norm exceeds `limit` times the median norm, and the factors [C].
 
-    Delta_n grows with the scale of a client's own table, so a client could buy its way in by multiplying it.
+    Delta_n grows with the scale of a client's own table, so a client could be selected by multiplying its table.
     """
     scale = shrinkage(learning_potential(stacked), limit)
     values = stacked.data * np.repeat(scale, np.diff(stacked.indptr))
@@ -73,7 +73,7 @@ def _distances(begin, column, value, mean):
     distance = np.empty(len(begin) - 1)
     difference = np.empty(len(mean))
     for row in range(len(distance)):
-        # One dense row at a time: expanding the square would leave rounding where clients are identical.
+        # One dense row at a time: expanding the square would give rounding errors for identical clients.
         difference[:] = mean
         for entry in range(begin[row], begin[row + 1]):
             difference[column[entry]] -= value[entry]
@@ -131,7 +131,7 @@ def _fill_rows(
 
 
 def _of_common_width(predictors: Sequence[AdvantagePredictor | None]) -> list[AdvantagePredictor | None]:
-    """Predictors with as many inputs as most have; one with others cannot predict for the pairs of the rest."""
+    """Predictors with the most common number of inputs; others cannot predict for the pairs of these clients."""
     widths = [predictor.pair_centre.shape[1] for predictor in predictors if predictor is not None]
     common = max(sorted(set(widths)), key=widths.count)
     return [one if one is not None and one.pair_centre.shape[1] == common else None for one in predictors]
@@ -140,7 +140,7 @@ def _of_common_width(predictors: Sequence[AdvantagePredictor | None]) -> list[Ad
 def _describe(
     predictors: Sequence[AdvantagePredictor | None], entries: Rows, columns: Rows, support_size: int
 ) -> tuple[Keys, NDArray[np.float32]]:
-    """State key and centre of every pair of the support, as told by the clients that visited it."""
+    """State key and centre of every pair of the support, from the clients that visited it."""
     state_key = np.zeros(support_size, np.uint64)
     num_inputs = next(predictor.pair_centre.shape[1] for predictor in predictors if predictor is not None)
     centre = np.zeros((support_size, num_inputs), np.float32)

@@ -25,7 +25,7 @@ def in_order(trajectory: Trajectory, advantage: np.ndarray | None = None) -> Ste
 
 
 def first_steps(steps: Steps, steps_per_episode: int | None) -> Steps:
-    """Only so many first steps of each episode (None: all); whatever step now comes last in its episode is its last."""
+    """The first `steps_per_episode` steps of each episode (None: all); the last of them is marked as the last."""
     last = np.array(steps.last, bool)
     last[-1:] = True
     if steps_per_episode is not None:

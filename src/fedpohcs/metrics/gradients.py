@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpohcs.core.trajectory import Trajectory
     from fedpohcs.learners.base import Broadcast
     from fedpohcs.learners.client import ClientProgram, Own
-else:  # looking up what a metric reads must not wait for JAX
+else:  # metrics are looked up before JAX is loaded
     jax, jnp, optax = LazyModule("jax"), LazyModule("jax.numpy"), LazyModule("optax")
 
 
@@ -37,7 +37,7 @@ def mean_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Tr
 
 
 def mean_gradients(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
-    """The surrogate's gradient, averaged over the same steps, [C, P]: the direction in which a client would go."""
+    """The surrogate's gradient, averaged over the same steps, [C, P]: how a client would change the policy."""
 
     def one(own: Own, trajectory: Trajectory) -> jax.Array:
         gradients, is_step = program.minibatch_gradients(sent, own, trajectory, _flattened)

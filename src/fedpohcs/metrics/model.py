@@ -1,4 +1,4 @@
-"""The tabular maximum-likelihood model of one client, and what its policy makes of it. Paper: Sec. 4.2."""
+"""The tabular maximum-likelihood model of one client, and the Markov chain of its policy. Paper: Sec. 4.2."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ from fedpohcs.metrics.sparse import SparseRows, merge_steps
 
 Policy = Callable[[NDArray[np.float32]], Any]  # centres of states [S, obs] -> a Distribution of NumPy arrays
 NOWHERE = -1
-_LOG_DENSITIES_AT_ONCE = 1 << 16  # half a megabyte: stays in the cache
+_LOG_DENSITIES_AT_ONCE = 1 << 16  # half a megabyte, which fits into the cache
 
 
 class TabularModel(NamedTuple):
@@ -39,7 +39,7 @@ class TabularModel(NamedTuple):
 
 
 def build_model(steps: Steps, config: ModellingConfig) -> TabularModel:
-    """Puts the steps into cells and counts. The steps must have been cut by `first_steps` already."""
+    """Assign the steps to cells and count them. `first_steps` must have been applied before."""
     step_state_key = keys_of(steps.observation if steps.cell is None else steps.cell, config.observation_cell)
     step_pair_key = keys_of(steps.action, config.action_cell, step_state_key)
     step_state, state_first = number_by_first_visit(step_state_key)
@@ -63,7 +63,7 @@ def build_model(steps: Steps, config: ModellingConfig) -> TabularModel:
 def _state_centres(
     steps: Steps, step_state: NDArray[np.int32], state_first: NDArray[np.int64], width: float
 ) -> NDArray[np.float32]:
-    """The middle of each cell; of a user's own, whose edges are not known, the mean of what was seen in it."""
+    """The centre of each cell. For a user's cells, whose edges are unknown, the mean of its observations."""
     if steps.cell is None:
         return centres_of(steps.observation[state_first], width).astype(np.float32)
     columns = steps.observation.astype(np.float64).T
@@ -72,7 +72,7 @@ def _state_centres(
 
 
 def require_finite(steps: Steps) -> None:
-    """Refuses steps that would spoil the table without a trace."""
+    """Refuse steps with numbers that are not finite, which would corrupt the table silently."""
     for name, values in steps._asdict().items():
         if values is not None and not np.isfinite(values).all():
             raise UserError(f"steps.{name} holds numbers that are not finite. The client's environment has diverged.")
@@ -86,8 +86,8 @@ def mean_by_pair(model: TabularModel, of_step: Vector) -> Vector:
 def action_probabilities(model: TabularModel, policy: Policy, support: Literal["state", "client"]) -> Vector:
     """pi(a|s) of each visited pair, [P]: the density at the centres, normalised over the cells of `support`.
 
-    Over the actions taken in that state the probabilities sum to 1. Over all the client ever took, anywhere, they do
-    not: what falls on actions never taken in the state is lost.
+    Over the actions taken in that state the probabilities sum to 1. Over all actions of the
+    client they do not: the probability of actions never taken in that state is lost.
     """
     distribution = policy(model.state_centre)
     log_density = _rows(distribution, model.pair_state).log_prob(model.pair_action).astype(np.float64)
@@ -117,7 +117,7 @@ def _successors(step_state: NDArray[np.int32], last: NDArray, opening: NDArray, 
     successor = np.roll(step_state, -1)
     if episode_end == "absorbing":
         successor[last] = NOWHERE
-    else:  # The step after a last one opens the next episode; rolling has led the very last step to the first one.
+    else:  # The step after a last step starts the next episode; np.roll has wrapped the final step to the first.
         successor[last] = np.roll(step_state[opening], -1)
     return successor
 

@@ -1,4 +1,4 @@
-"""Values of metrics as named arrays: what travels, what is counted in bytes, and what must keep the rules.
+"""Values of metrics as named arrays, in which they are sent, counted in bytes, and checked.
 
 An array is called `METRIC` where the value is a single array, else `METRIC/ARRAY`.
 """
@@ -25,7 +25,7 @@ def num_bytes(name: str, value: Any) -> int:
 
 
 def expected_arrays(names: Iterable[str], config: ExperimentConfig, params: Params) -> dict[str, Expected]:
-    """What the arrays of these metrics must be in the reply of one client, each alone."""
+    """The rules for the arrays of these metrics in the reply of one client."""
     return {
         _full_name(name, part): rule
         for name in sorted(names)
@@ -34,7 +34,7 @@ def expected_arrays(names: Iterable[str], config: ExperimentConfig, params: Para
 
 
 def check_arrays(names: Iterable[str], arrays: Arrays, config: ExperimentConfig) -> None:
-    """Refuse arrays, each as expected, that do not fit each other."""
+    """Refuse arrays that keep their single rules but contradict each other."""
     for name in sorted(names):
         try:
             find_metric(name).check(_own(name, arrays), config)

@@ -12,7 +12,7 @@ from fedpohcs.metrics.model import TabularModel
 _NUM_FEATURES = 128
 _SEED = 0  # The features are part of the method, not of an experiment's randomness.
 _RIDGE = 1e-3  # per pair
-_DISCRETE_ACTION_SCALE = 1 / 3  # small beside the distance of two actions, which makes them strangers to each other
+_DISCRETE_ACTION_SCALE = 1 / 3  # small compared with the distance of two actions, which makes them independent
 _ROWS_AT_ONCE = 4096
 
 

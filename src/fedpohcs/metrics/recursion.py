@@ -1,4 +1,4 @@
-"""The two recursions over a client's transitions: where its policy goes, and what that is worth. Paper: Sec. 4.2."""
+"""The two recursions over a client's transitions: visitation and policy evaluation. Paper: Sec. 4.2."""
 
 import numpy as np
 from numba import njit
@@ -50,7 +50,7 @@ def evaluate_policy(
     """
     order = follow_paths(transitions.begin, transitions.column)
     split = SplitRows(*split_rows(*transitions, discount, order))
-    # Below 1e-13 a residual is rounding.
+    # A residual below 1e-13 is rounding error.
     goal = max(tolerance * (1 - discount), 1e-13)
     value = np.empty(len(reward))
     value[order] = _finish(split, reward[order], _accelerate(split, reward[order], goal), goal)
@@ -90,7 +90,7 @@ def _add_up_visits(begin, column, value, order, start, horizon, tolerance):
 
 @_kernel
 def _geometric_rest(before, after, steps, allowed):
-    """How many times `after` the remaining terms add up to if all shrink alike, or -1 if that may be wrong.
+    """The sum of the remaining terms as a multiple of `after`, if all shrink alike; -1 if that is not certain.
 
     With after = ratio before + e, the k-th next term is off by at most |e| (1 + ratio + ... + ratio^(k-1)).
     """
@@ -100,7 +100,7 @@ def _geometric_rest(before, after, steps, allowed):
     for state in range(len(before)):
         distance += abs(after[state] - ratio * before[state])
     loss = 1 - ratio
-    # Halved: normalising can double an error.
+    # Halved, because normalising can double an error.
     if steps * min(steps, 1 / loss) * distance > allowed / 2:
         return -1.0
     # (1 - ratio^steps) / (1 - ratio), written so that a ratio next to 1 does not cancel all digits.
@@ -109,7 +109,7 @@ def _geometric_rest(before, after, steps, allowed):
 
 @_kernel
 def _finish(split, reward, value, goal):
-    """Sweeps until the certified error is reached, from a value that mostly has reached it already."""
+    """Sweep until the certified error is reached; the given value mostly satisfies it already."""
     if not np.isfinite(value).all():
         value = np.zeros(len(value))
     while _largest_residual(split, reward, value) > goal * np.abs(value).max():
@@ -147,7 +147,7 @@ def _accelerate(split, reward, goal):
             residual[i] -= omega * half_image[i]
             largest = max(largest, abs(residual[i]))
             scale = max(scale, abs(value[i]))
-        # Half the goal: the true residual differs from this running one by rounding.
+        # Half the goal, because the true residual differs from this running one by rounding.
         if largest <= 0.5 * goal * scale:
             break
     return value
@@ -168,7 +168,7 @@ def _precondition_and_multiply(split, vector, solved, image):
 
 @_kernel
 def _sweep(split, reward, value):
-    """One Gauss-Seidel sweep from the last state to the first: rewards travel back along whole paths."""
+    """One Gauss-Seidel sweep from the last state to the first, which propagates rewards back along whole paths."""
     for i in range(len(value) - 1, -1, -1):
         expected = _partial(split, value, split.begin[i], split.begin[i + 1])
         value[i] = (reward[i] + expected) * split.inverse_diagonal[i]
@@ -185,7 +185,7 @@ def _largest_residual(split, reward, value):
 
 @_kernel
 def _dot(left, right):
-    # Not BLAS: it would start threads of its own beside the caller's.
+    # Without BLAS, which would start further threads.
     total = 0.0
     for i in range(len(left)):
         total += left[i] * right[i]

@@ -1,4 +1,4 @@
-"""Metrics of what clients' episodes return and how long they last."""
+"""Metrics of the returns and lengths of episodes."""
 
 import math
 

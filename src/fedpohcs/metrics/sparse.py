@@ -53,7 +53,7 @@ def merge_steps(row, column, weight, num_rows):
     merged_begin = np.zeros(num_rows + 1, np.int64)
     merged_column = np.empty(len(row), np.uint32)
     merged_value = np.empty(len(row))
-    where = np.full(num_rows, -1, np.int64)  # entry of a column; of an earlier row if before the start of this one
+    where = np.full(num_rows, -1, np.int64)  # entry of each column; an earlier row's if before the start of this one
     count = 0
     for state in range(num_rows):
         for step in member[begin[state] : begin[state + 1]]:
@@ -87,7 +87,7 @@ def _bucket(group, num_groups):
 
 @njit(nogil=True, cache=True)
 def transpose(begin, column, value):
-    """The same entries by column: what leads to a state instead of where it leads."""
+    """The same entries by column: transitions into a state instead of transitions from it."""
     num_rows = len(begin) - 1
     new_begin, member = _bucket(column, num_rows)
     row = np.empty(len(column), np.uint32)

@@ -1,6 +1,6 @@
 """The metric `weighted_advantage`: the table D_n A_n of each client, by which candidates are compared.
 
-What goes into a table is in `weighted_advantage`; here is what is read for it, and how it travels.
+`metrics.weighted_advantage` computes a table; this module reads its input, and packs and checks tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpohcs.core.config import ExperimentConfig
 
 ROWS = {"value": "pair", "fill/pair_state_key": "pair", "fill/pair_centre": "pair", "fill/visitation": "fill/state_key"}
-"""Arrays of a table with a row for every row of another."""
+"""Arrays of a table that must have as many rows as another array."""
 
 
 def weighted_advantage(measuring: Measuring, clients: ClientIds) -> list[WeightedAdvantage]:
@@ -39,7 +39,7 @@ def weighted_advantage(measuring: Measuring, clients: ClientIds) -> list[Weighte
 
 
 def recorded_steps(measuring: Measuring, client: int, discretise: Callable[[np.ndarray], Any] | None = None) -> Steps:
-    """The client's recorded episodes, one after the other, as its filters see them now."""
+    """The client's recorded episodes, one after the other, filtered by its present filters."""
     import jax
 
     modelling = measuring.config.modelling
@@ -75,7 +75,7 @@ def find_discretiser(name: str | None) -> Callable[[np.ndarray], Any] | None:
 
 
 def own_cells(discretise: Callable[[np.ndarray], Any], observation: np.ndarray) -> np.ndarray:
-    """The cells that a user's function gives, checked."""
+    """The cells that a user's function returns, after checks."""
     cells = np.asarray(discretise(observation))
     rule = f"must give one row of integers for each of {len(observation)} observations"
     fits = cells.ndim in (1, 2) and len(cells) == len(observation) and np.issubdtype(cells.dtype, np.integer)
@@ -102,7 +102,7 @@ def unpack_table(arrays: Arrays) -> WeightedAdvantage:
 
 
 def table_rules(*, predicted: bool) -> dict[str, Expected]:
-    """What the arrays of a table must be, each alone; `predicted` where missing entries are.
+    """The rules for the single arrays of a table; with `predicted` also those of the predictor.
 
     The predictor is optional: a client that has seen nothing has none. `check_table` demands it of all others.
     """

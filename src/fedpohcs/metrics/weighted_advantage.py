@@ -43,7 +43,7 @@ def weighted_advantage_table(
 
 
 def compile_ahead() -> None:
-    """Compile the kernels on a toy table. Meant for a thread of its own while XLA, too, is compiling."""
+    """Compile the kernels with a small table. Call it in a separate thread while XLA compiles."""
 
     def stay(states: NDArray[np.float32]) -> Gaussian:
         return Gaussian(np.zeros((len(states), 1), np.float32), np.zeros((len(states), 1), np.float32))

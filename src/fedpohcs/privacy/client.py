@@ -33,7 +33,7 @@ from fedpohcs.privacy.terms import (
     session_name,
 )
 
-MAX_SHARE = 0.5  # of one member in the mean: a mean of one would be its table
+MAX_SHARE = 0.5  # largest weight of one member in the mean, which would otherwise reveal its table
 
 
 class SecretSum(Protocol):
@@ -45,7 +45,7 @@ class SecretSum(Protocol):
 
 
 class Membership(NamedTuple):
-    """What a client keeps of a session. Whoever has the secret and the group key can remove this client's masks."""
+    """What a client keeps of a session. The secret and the group key together can remove this client's masks."""
 
     secret: bytes
     roster: bytes = b""
@@ -56,18 +56,18 @@ class Membership(NamedTuple):
 
 
 class PrivateClient:
-    """A member of the federation. It gives its table to nobody."""
+    """A member of the federation. It never sends its table."""
 
     def __init__(
         self, client: int, parameters: Parameters, identity: Ed25519PrivateKey, members: Mapping[int, bytes]
     ) -> None:
-        """Nothing is sent before the server says hello.
+        """Make a client without a session. It sends nothing before the server's first message.
 
         Args:
             client: id of this client.
             parameters: as agreed by all.
-            identity: the key that tells others who this is.
-            members: Ed25519 public keys of all who may ever take part; not from the server.
+            identity: the private key that proves the identity of this client.
+            members: Ed25519 public keys of all clients that may take part; not from the server.
         """
         self.client, self.parameters = client, parameters
         self._identity, self._members = identity, members
@@ -80,7 +80,7 @@ class PrivateClient:
         self._policy, self._uniform = b"", system_uniform
 
     def prepare(self, policy: bytes, table: WeightedAdvantage, uniform: Uniform = system_uniform) -> None:
-        """What the next round is about: SHA-256 of the policy received, and the table made under it."""
+        """Set the input of the next round: SHA-256 of the received policy, and the table made under it."""
         self._policy, self._table, self._uniform = policy, table, uniform
 
     def answer(self, data: bytes) -> bytes:
@@ -98,7 +98,7 @@ class PrivateClient:
         return answers[message.kind](message)
 
     def state(self) -> Membership | None:
-        """To be stored, safe from others and before the reply leaves, where processes end between messages."""
+        """The state to store before the reply is sent, if processes end between messages. Keep it secret."""
         return self._membership
 
     def restore(self, membership: Membership | None) -> None:
@@ -120,7 +120,7 @@ class PrivateClient:
         self._peers, self._session = self._verified(roster), session_name(self.parameters, roster)
 
     def _announce(self, message: Message) -> bytes:
-        """A key for this session alone: a client that lost its state cannot repeat a mask."""
+        """Announce a new key for this session, so that a client that lost its state cannot repeat a mask."""
         demand(message.body == self.parameters.digest, "the server has other parameters")
         self._forget()
         self._membership = Membership(os.urandom(32))
@@ -129,7 +129,7 @@ class PrivateClient:
         return self._reply(Kind.ANNOUNCEMENT, key + signature)
 
     def _join(self, message: Message) -> bytes:
-        """Checks who is there. The first of them makes the group key and seals it for the others."""
+        """Check the members of the session. The first of them makes the group key and seals it for the others."""
         membership = self._member()
         demand(not membership.roster, "there is a roster already")
         self._enter(message.body)
@@ -176,7 +176,7 @@ class PrivateClient:
         return self._reply(Kind.READY)
 
     def _upload(self, message: Message) -> bytes:
-        """The hidden sketch. One for each attempt, whatever happens to it."""
+        """The hidden sketch. There is at most one upload per attempt."""
         membership, invitation = self._member(), read_invitation(message.body, message.attempt)
         demand(bool(membership.group_key), "there is no group key yet")
         self._check(invitation, membership.last)
@@ -199,7 +199,7 @@ class PrivateClient:
         demand(set(cohort) <= self._peers.keys(), "the cohort has a client that is not in the roster")
 
     def _score(self, message: Message) -> bytes:
-        """Delta_n of this client: it knows its own table, and the total tells it the mean. Paper: Eq. (DeltaN)."""
+        """Delta_n of this client, from its own table and the mean that the total gives. Paper: Eq. (DeltaN)."""
         membership = self._member()
         demand(bool(membership.waiting), "no total is due")
         asked = parse(membership.waiting)
@@ -213,7 +213,7 @@ class PrivateClient:
         return self._reply(Kind.SCORE, self._level(score), context, invitation.attempt)
 
     def scalar(self, value: float) -> bytes:
-        """A measurement that is one number, such as a mean return, rounded; with a limit protected like a score."""
+        """A rounded number, such as a mean return; with `scalar_limit` it is protected like a score."""
         config = self.parameters.config
         if config.scalar_limit is None:
             return self._reply(Kind.SCORE, struct.pack("<f", rounded(value, config)))
@@ -234,7 +234,7 @@ class PrivateClient:
         return self._membership
 
     def _pair_key(self, other: int) -> bytes:
-        """Shared with one other member; made when first needed."""
+        """The key shared with one other member, made on first use."""
         if other not in self._pair_keys:
             try:
                 agreed = self._secret.exchange(X25519PublicKey.from_public_bytes(self._peers[other]))
@@ -259,7 +259,7 @@ class PrivateClient:
 
 
 def _new_extra(parameters: Parameters) -> tuple[bytes, bytes]:
-    """What the homomorphic variant needs beside a group key: for the server, and for the members."""
+    """Further keys of the homomorphic variant: for the server, and for the members."""
     if parameters.privacy != "he":
         return b"", b""
     from fedpohcs.privacy.homomorphic import new_keys
@@ -268,7 +268,7 @@ def _new_extra(parameters: Parameters) -> tuple[bytes, bytes]:
 
 
 def _locked(group_key: bytes, extra: bytes, session: bytes) -> bytes:
-    """`extra` for the members alone. The key is used once, so the nonce may be fixed."""
+    """`extra`, encrypted for the members. The key is used once, so the nonce may be fixed."""
     return AESGCM(derived(group_key, b"extra", session)).encrypt(bytes(12), extra, None) if extra else b""
 
 

@@ -1,4 +1,4 @@
-"""What a score still tells: rounding, differential privacy of single scores, and how the loss adds up over rounds."""
+"""Rounding and differential privacy of single scores, and the privacy loss over many rounds."""
 
 import math
 import random
@@ -10,13 +10,13 @@ from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy.errors import demand
 
 Uniform = Callable[[], float]  # draws from [0, 1)
-DELTA = 1e-6  # chance with which the privacy loss may exceed what `privacy_loss` says
+DELTA = 1e-6  # probability that the privacy loss exceeds the value of `privacy_loss`
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 257))
 system_uniform: Uniform = random.SystemRandom().random
 
 
 def num_levels(config: ProtectionConfig) -> int:
-    """A score is one of so many levels above 0, as many below, or 0."""
+    """L: a score is one of the integers from -L to L."""
     return 2 ** (config.score_bits - 1) - 1
 
 
@@ -32,22 +32,22 @@ def protected_level(score: float, config: ProtectionConfig, uniform: Uniform = s
 
 
 def score_of_level(level: int, config: ProtectionConfig) -> float:
-    """The score the server reads."""
+    """The score that an uploaded integer stands for."""
     demand(config.epsilon is not None or abs(level) <= num_levels(config), "the score is out of range")
     return level / num_levels(config)
 
 
 def rounded(value: float, config: ProtectionConfig) -> float:
-    """A number of any size to as many significant bits as a score has."""
+    """A number of any size, rounded to as many significant bits as a score has."""
     demand(math.isfinite(value), "the number is not finite")
     fraction, exponent = math.frexp(value)
     return math.ldexp(round(fraction * 2**config.score_bits), exponent - config.score_bits)
 
 
 def discrete_laplace(scale: float, uniform: Uniform) -> int:
-    """An integer z with a chance that falls as exp(-|z| / scale): the difference of two geometric draws.
+    """An integer z with probability proportional to exp(-|z| / scale): the difference of two geometric draws.
 
-    On integers, because the low digits of floating-point Laplace noise give the true value away (Mironov, 2012).
+    Integers are used because the low digits of floating-point Laplace noise reveal the true value (Mironov, 2012).
     """
     return _geometric(scale, uniform) - _geometric(scale, uniform)
 
@@ -77,10 +77,10 @@ def _log_sinh(x: float) -> float:
 
 
 def _conversion(order: float) -> float:
-    """What a Renyi divergence of this order costs more as a loss that holds except with `DELTA` (Balle, 2020)."""
+    """What converting a Renyi divergence of this order to a loss at `DELTA` adds (Balle, 2020)."""
     return math.log1p(-1 / order) - (math.log(DELTA) + math.log(order)) / (order - 1)
 
 
 def spent(epsilon: float, answers: np.ndarray) -> np.ndarray:
-    """The loss of every client."""
+    """The privacy loss of every client."""
     return np.array([privacy_loss(epsilon, int(count)) for count in answers])

@@ -1,8 +1,8 @@
-"""Why a party of the protocol does not go on."""
+"""The error of a party that refuses a message."""
 
 
 class RefusedError(Exception):
-    """A message that must not be answered or counted; the reason is for the log of whoever refuses."""
+    """A message that must not be answered or counted. The party that refuses it logs the reason."""
 
 
 def demand(condition: bool, reason: str) -> None:

@@ -1,6 +1,6 @@
 """The paper's own suggestion: the same sum under additive homomorphic encryption (BFV, by TenSEAL). Paper: Sec. 4.3.
 
-Members share one secret key. A member that gives it to the server gives it every single table; masks have no such key.
+Members share one secret key. A member that reveals it to the server reveals every table; masks have no such key.
 """
 
 import hmac
@@ -43,7 +43,7 @@ class EncryptedSum:
         return _joined([ts.bfv_vector(self._context, part.tolist()).serialize() for part in parts])
 
     def read(self, total: bytes, context: bytes, cohort: Cohort) -> Integers:
-        """The sum of the cohort's vectors; refused if it is anything else."""
+        """The sum of the cohort's vectors; any other sum is refused."""
         vectors = _vectors(total, self._num_slots, self._context)
         numbers = np.concatenate([np.array(vector.decrypt(), np.int64) for vector in vectors])
         values = _centred(numbers[: self._num_slots])
@@ -60,7 +60,7 @@ def check_upload(payload: bytes, num_slots: int, public_context: bytes) -> None:
 
 
 def add_encrypted(uploads: Sequence[bytes], public_context: bytes) -> bytes:
-    """The server's side: adds what it cannot read."""
+    """The server's side: adds ciphertexts, which it cannot read."""
     context = _context(public_context)
     sums = [ts.bfv_vector_from(context, part) for part in _parts(uploads[0])]
     for upload in uploads[1:]:
@@ -97,7 +97,7 @@ def _parts(payload: bytes) -> list[bytes]:
 
 
 def _vectors(payload: bytes, num_slots: int, context: ts.Context) -> list[ts.BFVVector]:
-    """The ciphertexts in a payload. TenSEAL refuses most of what is not one; the lanes are there for the rest."""
+    """The ciphertexts in a payload. TenSEAL refuses most invalid ones; the lanes detect the others."""
     sizes = [min(DEGREE, num_slots + 2 - start) for start in range(0, num_slots + 2, DEGREE)]
     parts = _parts(payload)
     demand(len(parts) == len(sizes), "there are too few or too many ciphertexts")

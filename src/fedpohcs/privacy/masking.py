@@ -1,4 +1,4 @@
-"""The masked sum: uploads that are uniform noise one by one, and whose sum only members can read."""
+"""The masked sum: each upload is uniform noise, and only members can read the sum."""
 
 import hmac
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ def derived(key: bytes, label: bytes, context: bytes) -> bytes:
 
 
 def keystream(key: bytes, label: bytes, context: bytes, length: int) -> Bytes:
-    """AES-256-CTR under a key that is derived for this label and context, and so used once."""
+    """AES-256-CTR under a key that is derived for this label and context, so that it is used only once."""
     cipher = Cipher(algorithms.AES(derived(key, label, context)), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(cipher.update(_zeros(length)), np.uint8)
 
@@ -34,7 +34,7 @@ def _zeros(length: int) -> bytes:
 
 
 class Lanes:
-    """Two numbers behind the slots by which members notice a sum that is not the sum of the cohort's uploads.
+    """Two numbers after the slots, by which members detect a total that is not the sum of the cohort's uploads.
 
     The member lane adds up a code of each member, the checksum lane a secret linear function of the slots. Both are
     keyed by the group key, which the server does not hold, and by the context.
@@ -46,11 +46,11 @@ class Lanes:
         self._factor = keystream(group_key, b"checksum", context, 8 * num_slots).view(np.uint64)
 
     def checksum(self, values: Integers) -> int:
-        """Modulo 2**64. Slots differ by less than 2**32, so a wrong sum passes with a chance of at most 2**-33."""
+        """Modulo 2**64. A wrong sum passes with probability at most 2**-33, as slots differ by less than 2**32."""
         return int(np.dot(self._factor, values.view(np.uint64)))
 
     def checksum_modulo(self, values: Integers, prime: int) -> int:
-        """Modulo a prime below 2**31, for sums that are: a wrong one passes with a chance of about 1 / prime."""
+        """Checksum modulo a prime below 2**31. A wrong sum passes with probability about 1 / prime."""
         factor = (self._factor % prime).astype(np.int64)
         return int((factor * (values % prime) % prime).sum()) % prime
 
@@ -79,7 +79,7 @@ class MaskedSum:
         return words.tobytes() + tail.tobytes()
 
     def read(self, total: bytes, context: bytes, cohort: Cohort) -> Integers:
-        """The sum of the cohort's vectors; refused if it is anything else."""
+        """The sum of the cohort's vectors; any other sum is refused."""
         demand(len(total) == payload_bytes(self._num_slots), "the total has the wrong length")
         words, tail = _split(np.frombuffer(total, np.uint8), self._num_slots)
         blind_words, blind_tail = self._stream(self._group_key, b"blind", context)
@@ -94,7 +94,7 @@ class MaskedSum:
 
 
 def payload_bytes(num_slots: int) -> int:
-    """Of an upload and of a total."""
+    """Bytes of the payload of an upload or of a total."""
     return 4 * num_slots + LANE_BYTES
 
 

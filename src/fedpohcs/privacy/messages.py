@@ -1,4 +1,4 @@
-"""Messages as bytes: little-endian, a header of 16 bytes in front. Whatever does not parse exactly is refused."""
+"""Messages as bytes: little-endian, after a header of 16 bytes. Bytes that do not parse exactly are refused."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from fedpohcs.privacy.errors import RefusedError, demand
 
 VERSION = 1
 HEADER = struct.Struct("<BBHI8s")
-LARGEST_COUNT = 2**16  # entries of a list: refused before anything is allocated for them
+LARGEST_COUNT = 2**16  # most entries of a list; longer lists are refused before memory is allocated
 
 
 class Kind(IntEnum):
-    """What a message is. Numbers are part of the specification."""
+    """Kinds of messages. Their numbers are part of the specification."""
 
     HELLO = 1
     ANNOUNCEMENT = 2
@@ -31,9 +31,9 @@ class Message(NamedTuple):
     """A parsed message."""
 
     kind: Kind
-    client: int  # who sends it to the server, or to whom the server sends it
+    client: int  # the sender of a message to the server, or the receiver of one from it
     attempt: int
-    tag: bytes  # the first 8 bytes of the context it belongs to; zeros before there is one
+    tag: bytes  # the first 8 bytes of its context; zeros if there is no context yet
     body: bytes
 
     def to_bytes(self) -> bytes:

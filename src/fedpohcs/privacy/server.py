@@ -1,6 +1,6 @@
 """The server in private selection. It leads sessions and selections, and holds no key.
 
-It speaks over an `Exchange`, which delivers messages and brings back the answers that came.
+It uses an `Exchange`, which delivers messages and returns the replies that arrived.
 """
 
 import math
@@ -27,15 +27,15 @@ Exchange = Callable[[dict[int, bytes]], dict[int, bytes]]
 
 
 class Outcome(NamedTuple):
-    """What a private selection gave."""
+    """The result of a private selection."""
 
-    scores: dict[int, float]  # Delta_n / ||S|| of those that answered
+    scores: dict[int, float]  # Delta_n / ||S|| of the clients that replied
     attempts: int
     problem: str = ""  # why there are no scores
 
 
 class Gathering:
-    """The server's side of one attempt: collects uploads, adds them up, collects scores. Counts nothing twice."""
+    """The server's side of one attempt: collects and adds uploads, then collects scores, each client's only once."""
 
     def __init__(self, parameters: Parameters, invitation: Invitation, context: bytes, public: bytes = b"") -> None:
         self._parameters, self._invitation, self._tag, self._public = parameters, invitation, context[:8], public
@@ -47,7 +47,7 @@ class Gathering:
         return Message(Kind.INVITATION, client, attempt, bytes(8), self._invitation.body()).to_bytes()
 
     def take_upload(self, client: int, data: bytes) -> None:
-        """Refuses what is not the upload of that client for this attempt."""
+        """Add an upload; refuse one of another client or attempt."""
         demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
         demand(client not in self.uploads, f"client {client} has sent its upload already")
         payload = expect(data, Kind.UPLOAD, client, self._tag, self._invitation.attempt)
@@ -90,7 +90,7 @@ def read_score(body: bytes, config: ProtectionConfig) -> float:
 
 
 def read_scalar(data: bytes, client: int, config: ProtectionConfig) -> float:
-    """What `PrivateClient.scalar` sent."""
+    """The number that `PrivateClient.scalar` sent."""
     body = expect(data, Kind.SCORE, client)
     if config.scalar_limit is not None:
         return read_score(body, config) * config.scalar_limit
@@ -109,7 +109,7 @@ class PrivateServer:
         self.refusals: list[str] = []  # of the latest selection or session, for the log
 
     def open_session(self, clients: Iterable[int]) -> None:
-        """Keys for everyone who answers. Needed at the start, and again whenever somebody joins or lost its keys."""
+        """Make keys for all clients that reply. Needed at the start, and when a client joins or has lost its keys."""
         self.refusals, wanted, self.ready = [], set(clients), frozenset()
         while len(wanted) >= self.parameters.config.min_cohort:
             rows = self._announcements(wanted)
@@ -129,7 +129,7 @@ class PrivateServer:
         raise RefusedError(f"fewer than {self.parameters.config.min_cohort} clients joined")
 
     def select(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> Outcome:
-        """Scores of the clients in `weights`, in as many attempts as it takes and is allowed."""
+        """Scores of the clients in `weights`, in as many attempts as are needed and allowed."""
         self.refusals = []
         survivors = self._invited(weights)
         for attempt in range(MAX_ATTEMPTS):
@@ -147,7 +147,7 @@ class PrivateServer:
         return Outcome({}, MAX_ATTEMPTS, f"candidates were lost in each of {MAX_ATTEMPTS} attempts")
 
     def first_invitations(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> dict[int, bytes]:
-        """What `select` will send first, byte by byte, for whoever takes it along with an earlier message."""
+        """The first messages of `select`, byte by byte, so that they can be sent with an earlier message."""
         invited = self._invited(weights)
         if len(invited) < self.parameters.config.min_cohort:
             return {}
@@ -164,7 +164,7 @@ class PrivateServer:
         return Gathering(self.parameters, invitation, invitation.context(self._session, policy), self._public)
 
     def _collect(self, messages: dict[int, bytes], take: Callable[[int, bytes], None]) -> None:
-        """Send each its message and take what comes back; what is refused counts as not sent."""
+        """Send the messages and process the replies; a refused reply counts as not sent."""
         for client, reply in self._exchange(messages).items():
             try:
                 take(client, reply)
@@ -187,7 +187,7 @@ class PrivateServer:
         return rows
 
     def _sealed_keys(self, leader: int, reply: bytes) -> dict[int, bytes] | None:
-        """What the first member made for each other one, and for the server; None if it does not parse."""
+        """The sealed keys that the first member made for the others and the server; None if they do not parse."""
         try:
             rows, rest = unpack_rows(SEALED_KEY, expect(reply, Kind.SEALED, leader))
             size = int.from_bytes(rest[:4], "little")

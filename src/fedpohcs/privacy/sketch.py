@@ -46,11 +46,11 @@ class FixedPoint(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Integers a unit."""
+        """Integers per unit."""
         return self.largest / self.limit
 
     def encode(self, values: Vector, weight: float) -> Integers:
-        """`weight * values`, rounded. The weights of a cohort sum to 1, so no sum exceeds `largest` but by rounding."""
+        """`weight * values`, rounded. Weights of a cohort sum to 1, so sums exceed `largest` at most by rounding."""
         return np.rint(np.clip(values, -self.limit, self.limit) * (weight * self.scale)).astype(np.int64)
 
     def decode(self, integers: Integers) -> Vector:
@@ -66,7 +66,7 @@ def relative_metric(mean: Vector, own: Vector) -> float:
 
 @njit(nogil=True, cache=True)
 def _norms(mean, own):
-    """Of both vectors and of their difference. Not by BLAS, which would start threads for vectors this long."""
+    """Norms of both vectors and of their difference, without BLAS, which would start threads."""
     of_mean, of_own, of_difference = 0.0, 0.0, 0.0
     for slot in range(len(mean)):
         of_mean += mean[slot] ** 2

@@ -1,4 +1,4 @@
-"""What both parties of private selection must agree on: parameters, announced keys, invitations and their contexts."""
+"""Terms that server and clients of private selection share: parameters, announced keys, invitations, contexts."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from fedpohcs.privacy.messages import pack_rows, unpack_rows
 from fedpohcs.privacy.sketch import FixedPoint
 
 MAX_ATTEMPTS = 3
-MAX_WEIGHT = 1e9  # sums stay finite
+MAX_WEIGHT = 1e9  # largest weight, so that sums stay finite
 RESERVED_WORDS = 16  # of `num_words`: lanes, two headers and the score, so that all of an upload fits
 SEALED_KEY = "I12s48s"  # for whom, nonce, ciphertext of 32 bytes and its tag
 ANNOUNCED = "I32s64s"  # who, X25519 key, Ed25519 signature
@@ -28,7 +28,7 @@ INVITED = "Id"  # who, q_n
 
 @dataclass(frozen=True)
 class Parameters:
-    """What all parties must have set alike; it is part of every context."""
+    """Parameters that all parties must share. They are part of every context."""
 
     privacy: str  # "masked" or "he"
     run: bytes  # 32 bytes that name the run
@@ -48,19 +48,19 @@ class Parameters:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of all of it."""
+        """SHA-256 of all parameters."""
         settings = json.dumps([self.privacy, asdict(self.config)], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(self.run + settings.encode()).digest()
 
 
 def run_parameters(config: ExperimentConfig) -> Parameters:
-    """Of a run: whoever was given the same config has the same."""
+    """The parameters of a run; equal configs give equal parameters."""
     run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
     return Parameters(config.privacy, run, config.protection)
 
 
 class Invitation(NamedTuple):
-    """Who adds up what in one attempt of one round."""
+    """The cohort of one attempt of one round, and the weights of its members."""
 
     round: int
     attempt: int
@@ -76,7 +76,7 @@ class Invitation(NamedTuple):
 
     @property
     def largest_share(self) -> float:
-        """Of any member of the cohort."""
+        """The largest share of a member of the cohort."""
         heaviest, _ = max(self.weights, key=lambda row: row[1])
         return self.share(heaviest)
 
@@ -100,12 +100,12 @@ def read_invitation(body: bytes, attempt: int) -> Invitation:
 
 
 def session_name(parameters: Parameters, roster: bytes) -> bytes:
-    """Fresh keys in the roster make every session a new one."""
+    """Name of a session; its roster has new keys, so no two sessions share a name."""
     return hashlib.sha256(b"fedpohcs session" + parameters.digest + roster).digest()
 
 
 def announcement(parameters: Parameters, client: int, key: bytes) -> bytes:
-    """What a member signs."""
+    """The bytes that a member signs."""
     return b"fedpohcs announcement" + parameters.digest + client.to_bytes(4, "little") + key
 
 

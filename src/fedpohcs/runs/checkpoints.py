@@ -1,4 +1,4 @@
-"""Everything a run needs to go on, on disk after every round. No pickle: a file can name types but never run code.
+"""Checkpoints: everything that a run needs to continue. No pickle: a file can name types but cannot run code.
 
 A file is one line that names the format, the SHA-256 of the rest and its length; one line of JSON with the config, the
 round and the shape of the state; then the bytes of its arrays. It appears under its name only when it is complete.
@@ -30,7 +30,7 @@ FORMAT = "fedpohcs-checkpoint-1"
 NUM_KEPT = 3
 SERVER_STATE_NAMES = ("server-state", "fedpohcs.types:ServerState")  # the second one in release 0.1
 FREE_KEYS = frozenset({"rounds"})
-"""Settings that may change between a checkpoint and the run that goes on from it: no round depends on them."""
+"""Settings that may differ between a checkpoint and the run that continues it: no round depends on them."""
 
 
 RENAMED_TYPES = {"fedpohcs.execution.clients:Asked": "fedpohcs.execution.clients:PlayOrder"}
@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
 
 
 class DamagedError(Exception):
-    """A file that is not what was written."""
+    """A file whose content differs from what was written."""
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
@@ -60,7 +60,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def from_bytes(data: bytes) -> Checkpoint:
-    """The checkpoint back; `DamagedError` if a single byte differs from what was written."""
+    """Read a checkpoint back; `DamagedError` if a single byte differs from what was written."""
     first, _, body = data.partition(b"\n")
     words = first.decode("ascii", "replace").split()
     if len(words) != 3 or words[0] != FORMAT:
@@ -84,7 +84,7 @@ def stored_weight_bytes(folder: Path) -> float:
             with path.open("rb") as file:
                 file.readline()
                 head = json.loads(file.readline())
-        except (OSError, ValueError):  # being replaced, or damaged: the one before it tells the same
+        except (OSError, ValueError):  # being replaced, or damaged; the previous checkpoint has the same size
             continue
         for server in _find(head["state"], SERVER_STATE_NAMES):
             used = _find(server["fields"][ServerState._fields.index("params")], {"array"})
@@ -137,7 +137,7 @@ def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
 
 
 def _stored_name(kind: type) -> str:
-    """The name under which a named tuple is stored: a registered one, or where the type of somebody else is defined."""
+    """The name under which a named tuple is stored: the registered one, or the place where another type is defined."""
     source = f"{kind.__module__}:{kind.__qualname__}"
     for name in STORED_TYPES:
         if STORED_TYPES.source(name) == source:
@@ -150,7 +150,7 @@ def _named_tuple(name: str) -> Callable[..., Any]:
     if name in STORED_TYPES:
         return STORED_TYPES[name]
     module, _, path = name.partition(":")
-    moved = new_name(module.removeprefix("fedpohcs."))  # release 0.1 stored where types were defined then
+    moved = new_name(module.removeprefix("fedpohcs."))  # release 0.1 stored the module of a type
     source = f"fedpohcs.{moved}:{path}" if moved and module.startswith("fedpohcs.") else RENAMED_TYPES.get(name, name)
     for known in STORED_TYPES:
         if STORED_TYPES.source(known) == source:
@@ -169,7 +169,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Publish a checkpoint whole or not at all, then drop the oldest ones."""
+    """Write a checkpoint completely or not at all, then delete the oldest ones."""
     place = folder / "checkpoints"
     place.mkdir(exist_ok=True)
     path = place / f"round-{checkpoint.round:06d}.ckpt"
@@ -179,7 +179,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def keep_newest(folder: Path, count: int) -> None:
-    """Drop the checkpoints before the newest ones."""
+    """Delete all checkpoints except the newest ones."""
     for old in checkpoint_files(folder)[:-count]:
         old.unlink(missing_ok=True)
 
@@ -187,7 +187,7 @@ def keep_newest(folder: Path, count: int) -> None:
 def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -> Checkpoint | None:
     """The newest checkpoint that is sound and not ahead of the tables, which end with `last_round`; None: no file.
 
-    Warns of every damaged one it passes over. Stops if all are unusable, or made with other settings.
+    Warns of every damaged checkpoint that it skips. Raises if all are unusable, or if the settings differ.
     """
     problems = []
     for path in reversed(checkpoint_files(folder)):
@@ -220,7 +220,7 @@ def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) 
 
 
 class CheckpointWriter:
-    """Writes checkpoints on a thread of its own, in order, so that the next round need not wait for the disk.
+    """Writes checkpoints in order on a separate thread, so that the next round need not wait for the disk.
 
     At most one waits while another is written. A failure is raised by the next call.
     """
@@ -233,7 +233,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def submit(self, checkpoint: Checkpoint) -> None:
-        """Write it soon. Its arrays must not change any more."""
+        """Queue a checkpoint for writing. Its arrays must not change after this call."""
         self._raise_failure()
         self._waiting.put(checkpoint)
 
@@ -250,11 +250,11 @@ class CheckpointWriter:
                 try:
                     self._sync_tables()
                     write_checkpoint(self.folder, checkpoint)
-                except Exception as error:  # raised where somebody can act on it
+                except Exception as error:  # raised again by the next call
                     self._failure = error
 
     def _sync_tables(self) -> None:
-        """The rows of a round reach the disk before the checkpoint that builds on them."""
+        """Flush the tables to disk, so that they are never older than the checkpoint."""
         for path in self.folder.glob("*.csv"):
             with path.open("rb") as file:
                 os.fsync(file.fileno())

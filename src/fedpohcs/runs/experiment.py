@@ -1,4 +1,4 @@
-"""A whole run: rounds in a row, each handed to whoever watches or stores it."""
+"""A whole run: executes the rounds and passes each record to observers and to the run folder."""
 
 import importlib.util
 import math
@@ -11,7 +11,7 @@ from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_known
 from fedpohcs.core.registries import SELECTORS, register_plugins
 from fedpohcs.core.types import Params, RoundRecord, ServerState
-from fedpohcs.execution import make_protected_executor, with_liars
+from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, read_from
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
@@ -39,21 +39,21 @@ class Observer(Protocol):
 
 
 class History(NamedTuple):
-    """What a run leaves in memory."""
+    """The result of a run in memory."""
 
     config: ExperimentConfig
-    records: list[RoundRecord]  # empty if they were not to be kept
+    records: list[RoundRecord]  # empty with `keep_records=False`
     params: Params
 
     @property
     def mean_returns(self) -> list[float]:
-        """Mean return over all clients, by round; round 0 comes before training. NaN where nobody was evaluated."""
+        """Mean return over all clients, by round; round 0 comes before training. NaN for rounds without evaluation."""
         returns = [record.evaluation.mean_return for record in self.records]
         return [float(some.mean()) if len(some) else math.nan for some in returns]
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds of a run."""
+    """The state of a run in a checkpoint."""
 
     server: ServerState
     clients: Any
@@ -64,14 +64,14 @@ MakeExecutor = Callable[..., Executor]
 
 
 class Training:
-    """A federation between two rounds: all it takes to run the next one, or to go on another day."""
+    """A federation between two rounds: the state that the next round, or a resumed run, needs."""
 
     executor: Executor
 
     def __init__(
         self, config: ExperimentConfig, saved: Saved | None = None, make_clients: MakeExecutor = make_protected_executor
     ) -> None:
-        """Build clients and server anew, or from what was saved."""
+        """Build clients and server, from a saved state if one is given."""
         self.config = config
         self.selector = make_selector(config.selector)
         for metric in map(find_metric, self.selector.requires):
@@ -79,7 +79,7 @@ class Training:
                 threading.Thread(target=metric.compile_ahead, daemon=True).start()
         record = read_from(self.selector.requires, "episodes")
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
-        self.executor = with_liars(clients, config)
+        self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
         self.optimiser = make_optimiser(optimiser_name(config), config.server_optimiser)
         self.state = saved.server if saved else self._first_state()
@@ -89,7 +89,7 @@ class Training:
         return ServerState(0, params, self.selector.init(), optimiser=self.optimiser.init(params))
 
     def remaining_rounds(self) -> Iterator[RoundRecord]:
-        """The rounds still to come, one by one; a new run begins with round 0, which evaluates the untrained policy."""
+        """Run the remaining rounds one by one; a new run begins with round 0, which evaluates the untrained policy."""
         from fedpohcs.server.round import evaluate_start, run_round
 
         config = self.config
@@ -109,7 +109,7 @@ class Training:
             yield record
 
     def snapshot(self) -> Saved:
-        """The present state, which later rounds do not touch."""
+        """A copy of the present state, which later rounds do not change."""
         return Saved(self.state, self.executor.snapshot())
 
 
@@ -137,9 +137,9 @@ def run_experiment(
         out: run folder; must not hold a run yet unless `overwrite`.
         overwrite: replace the run that is there.
         observers: told of every round.
-        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
-        keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
-        make_clients: who runs the clients. They live in this process by default.
+        checkpoint_every: rounds from one checkpoint to the next; 0: none are written.
+        keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
+        make_clients: makes the executor. By default, clients run in this process.
     """
     check_names(config)
     _check_cadence(checkpoint_every)
@@ -158,15 +158,15 @@ def resume_experiment(
     keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
-    """Go on with a run that stopped, from its last checkpoint, as if it never had. History holds the new rounds only.
+    """Continue a run that stopped, from its last checkpoint, with the same results. History holds the new rounds only.
 
     Args:
         path: the run folder.
-        rounds: in all; None: as many as the run was to have.
+        rounds: in total; None: the number in the config of the run.
         observers: told of every new round.
-        checkpoint_every: so many rounds lie between two checkpoints; 0: none are written.
-        keep_records: return the record of every round. Long runs that are stored need not hold them in memory, too.
-        make_clients: who runs the clients. They live in this process by default.
+        checkpoint_every: rounds from one checkpoint to the next; 0: none are written.
+        keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
+        make_clients: makes the executor. By default, clients run in this process.
     """
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
@@ -180,7 +180,7 @@ def _check_cadence(checkpoint_every: int) -> None:
 
 
 def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Training:
-    """Where the newest sound checkpoint leaves off; from the start if none was written."""
+    """The training at the newest valid checkpoint; from the start if there is none."""
     configure_jax(folder.config.groups)
     checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
     folder.cut_after(checkpoint.round if checkpoint else -1)
@@ -235,9 +235,9 @@ def configure_jax(groups: int) -> None:
 
 
 def check_names(config: ExperimentConfig) -> None:
-    """Refuse names that are not registered and settings that only the world can judge, before anything is written.
+    """Refuse names that are not registered, and settings that the world does not allow, before anything is written.
 
-    Not when a config is made: a run can be read where a selector or world of somebody's own is not known.
+    This is not done when a config is made: runs can be read without the packages of their selector or world.
     """
     from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
 
@@ -264,7 +264,7 @@ def check_names(config: ExperimentConfig) -> None:
 
 
 def _check_trust(config: ExperimentConfig) -> None:
-    """Refuse more Byzantine clients than the aggregator tolerates, a cap with `full`, and attacks without an object."""
+    """Refuse more Byzantine clients than the aggregator tolerates, a cap with `full`, and attacks on nothing."""
     from fedpohcs.core.registries import AGGREGATORS
 
     selector, federation, attack = make_selector(config.selector), config.federation, config.attack
@@ -291,7 +291,7 @@ def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
     rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
     scores = any(find_metric(name).prefers for name in requires) or (tables and config.privacy != "none")
     require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
-    rule = f"is for updates: when clients lie about {about}s nobody is selected yet"
+    rule = f"is for attacks on updates: when clients send {about}s, none is selected yet"
     everyone = config.attack.clients != "one-selected"
     require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
 

@@ -1,4 +1,4 @@
-"""What a run learned, as a file for others: NumPy arrays, or an ONNX graph."""
+"""Exports the policy of a run as NumPy arrays or as an ONNX graph."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ ONNX_FLOAT = 1
 
 
 def export_policy(run: Path, path: Path, client: int | None = None) -> None:
-    """Write the policy of a finished run to `path`, as its ending says.
+    """Write the policy of a finished run to `path`, in the format that its ending names.
 
     Args:
         run: folder of the run.
@@ -41,7 +41,7 @@ def export_policy(run: Path, path: Path, client: int | None = None) -> None:
 
 
 def read_policy(run: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of a run's policy, and what one must know to use them."""
+    """The arrays of a run's policy, and the settings that are needed to use them."""
     config = read_config(run)
     network = config.learner.network
     require(network is None, "learner.network", network, "cannot be exported or played: only tanh layers can")
@@ -70,7 +70,7 @@ def load_run_policy(run: Path) -> Policy:
 
 
 def _write(path: Path, write: Any) -> None:
-    """All of the file or nothing."""
+    """Write a file completely or not at all."""
     unfinished = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _write(path: Path, write: Any) -> None:
 def to_onnx(policy: Policy, client: int | None = None) -> bytes:
     """An ONNX model from a batch of raw observations to mean actions, or to logits where actions are discrete.
 
-    The few messages that a perceptron needs are encoded here, so that no ONNX package is needed to write one.
+    The few protobuf messages of a perceptron are encoded here, so that no ONNX package is needed.
     """
     constants: dict[str, Any] = {}
     nodes: list[bytes] = []
@@ -144,7 +144,7 @@ def _field(number: int, content: int | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; a set top bit says that more follow."""
+    """Seven bits per byte, the lowest first; a set top bit says that more follow."""
     parts = []
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Observers that hand every round to a tracking tool. Each is one class and one line in `LOGGERS`; none is needed."""
+"""Optional observers that send every round to a tracking tool. Each is one class and one line in `LOGGERS`."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -13,7 +13,7 @@ from fedpohcs.core.types import RoundRecord
 
 
 def round_scalars(record: RoundRecord) -> dict[str, float]:
-    """What a tracking tool draws, by name."""
+    """The numbers of a round that are logged, by name."""
     returns = record.evaluation.mean_return
     scalars = {}
     if len(returns):
@@ -49,7 +49,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """A run of Weights & Biases; where it goes is decided by that tool's own settings."""
+    """A run of Weights & Biases; the settings of that tool decide where it is stored."""
 
     def __init__(self, folder: Path) -> None:
         self._tool = _tool("wandb", "wandb")
@@ -66,7 +66,7 @@ class WandbLogger:
 
 
 class MlflowLogger:
-    """A run of MLflow; where it goes is decided by that tool's own settings."""
+    """A run of MLflow; the settings of that tool decide where it is stored."""
 
     def __init__(self, folder: Path) -> None:
         self._tool = _tool("mlflow", "mlflow")

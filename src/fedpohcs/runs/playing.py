@@ -1,4 +1,4 @@
-"""A trained policy at work in the world of one client, step by step."""
+"""Plays a trained policy in the world of one client, step by step."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,14 +36,14 @@ def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy:
     stage = Stage(simulator, world.horizon, scene, config.learner.observation_window)
     try:
         return [_play(stage, act, np.random.default_rng([seed, index])) for index in range(number)]
-    except (RuntimeError, ValueError) as error:  # of an environment that is a user's own, or diverges
+    except (RuntimeError, ValueError) as error:  # a user's environment failed, or a simulation diverged
         raise UserError(f"client {client + 1} cannot play: {error}") from error
     finally:
         simulator.close()
 
 
 class Stage(NamedTuple):
-    """Where an episode is played."""
+    """The simulator of an episode, and what is drawn of it."""
 
     simulator: Any  # a `worlds.workers.Simulator`
     horizon: int
@@ -75,7 +75,7 @@ class TracedSimulator:
         return np.asarray(moved.observation), float(moved.reward), bool(moved.terminated), False, None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resources are open."""
 
 
 def _play(stage: Stage, act: Any, generator: np.random.Generator) -> Episode:

@@ -1,4 +1,4 @@
-"""A trained policy without anything that trained it: this file needs NumPy alone and may be copied elsewhere.
+"""A trained policy without the rest of the package: this file needs NumPy alone and may be copied elsewhere.
 
     policy = load_policy("policy.npz")
     action = policy.act(observation, client=6)                                # the most likely action
@@ -53,7 +53,7 @@ class Policy:
         return output + np.exp(self.log_std) * noise
 
     def _epsilon_greedy(self, values: np.ndarray, generator: np.random.Generator | None) -> Any:
-        """For outputs that are action values."""
+        """Epsilon-greedy action for outputs that are action values."""
         greedy = np.argmax(values, axis=-1)
         if generator is None:
             return greedy
@@ -61,7 +61,7 @@ class Policy:
         return np.where(explores, generator.integers(values.shape[-1], size=greedy.shape), greedy)
 
     def rescale(self, observation: Any, client: int | None = None) -> np.ndarray:
-        """The observation as the client's filter shows it to the network."""
+        """The observation after the client's filter, which the network reads."""
         observation = np.asarray(observation, np.float32)
         if self.filter_mean is None or self.filter_std is None:
             return observation
@@ -79,7 +79,7 @@ class Policy:
 
 
 def load_policy(path: str | PathLike[str]) -> Policy:
-    """Read a file that `fedpohcs export` wrote. Warns where a policy that needs filters comes without."""
+    """Read a file that `fedpohcs export` wrote. Warns if a policy that needs filters has none."""
     with np.load(path) as arrays:
         if "about" not in arrays.files:
             raise ValueError(f"{path} is not an exported policy. Make one: fedpohcs export RUN policy.npz")

@@ -1,7 +1,7 @@
-"""A run on disk: plain files written while it trains, read by the analysis and by nothing else.
+"""A run on disk: plain files that are written during training and read by the analysis.
 
 `config.json`, `rounds.csv` and `clients.csv` are pure functions of the config, so two runs can be compared byte by
-byte. What depends on the machine is kept apart, in `origin.json` and `timings.csv`.
+byte. Facts that depend on the machine are in separate files, `origin.json` and `timings.csv`.
 """
 
 import dataclasses
@@ -48,18 +48,18 @@ PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
 TIMING_COLUMNS = ("round", *PHASES)
 TABLES = {"rounds": ROUND_COLUMNS, "clients": CLIENT_COLUMNS, "timings": TIMING_COLUMNS}
 FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
-BAD_REPLY = "bad-reply"  # role of a client whose answer was left out
+BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
-LAST_ROUNDS = 10  # that count as the end of a run
+LAST_ROUNDS = 10  # over which final returns are averaged
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
 _INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
 _REPORTED_PACKAGES = ("jax", "jaxlib", "optax", "numpy", "scipy", "numba")
 
 
 class RunFolder:
-    """The writer. Made by `create` or `reopen`; every round is in its files as soon as `append` returns.
+    """Writes a run. Made by `create` or `reopen`; a round is in the files when `append` returns.
 
-    It holds a lock on the folder until `close`, or until its process ends in whatever way.
+    It holds a lock on the folder until `close`, or until its process ends.
     """
 
     _lock: int | None = None
@@ -77,7 +77,7 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Let others write. May be called twice."""
+        """Release the lock. May be called twice."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -86,7 +86,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, rounds: int | None = None) -> "RunFolder":
-        """A run that stopped, to go on with it, up to another number of rounds if that is wanted."""
+        """Open a run that stopped, to continue it, if given up to another number of rounds."""
         path = Path(path)
         config = read_config(path)
         folder = cls(path, config)
@@ -99,18 +99,18 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: ExperimentConfig, overwrite: bool = False) -> "RunFolder":
-        """Make the folder with its config, origin and empty tables; all of it or nothing."""
+        """Make the folder with its config, origin and empty tables, completely or not at all."""
         path = Path(path)
         check_free(path, overwrite)
         if is_run(path):
-            os.close(_lock(path))  # nobody may be writing what is about to be replaced
+            os.close(_lock(path))  # refuse to replace a run that another process writes
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
                 fresh = Path(scratch) / "run"
                 _write_start(fresh, config)
                 if path.exists():
-                    path.rename(Path(scratch) / "old")  # leaves with the scratch folder
+                    path.rename(Path(scratch) / "old")  # deleted with the scratch folder
                 fresh.rename(path)
         except OSError as error:
             raise UserError(f"out (={str(path)!r}) cannot be written: {error.strerror}.") from error
@@ -125,7 +125,7 @@ class RunFolder:
     def _append(self, table: str, rows: Iterable[Iterable[object]]) -> None:
         path = self.path / f"{table}.csv"
         text = "".join(",".join(map(_cell, row)) + "\n" for row in rows)
-        if not path.exists():  # somebody removed it: keep what is still to come
+        if not path.exists():  # the file was removed; write the later rounds
             if table not in self._warned:
                 warnings.warn(f"{path} has vanished; a new one is begun", stacklevel=3)
                 self._warned.add(table)
@@ -143,7 +143,7 @@ class RunFolder:
         return max(ends, default=-1)
 
     def cut_after(self, round_number: int) -> None:
-        """Drop what later rounds wrote: they are run again."""
+        """Delete the rows of later rounds, which are run again."""
         for name in TABLES:
             path = self.path / f"{name}.csv"
             data = path.read_bytes()
@@ -159,7 +159,7 @@ class RunFolder:
 
 
 def _lock(path: Path) -> int:
-    """An open lock on the folder, which the system drops when the process ends."""
+    """Lock the folder; the system releases the lock when the process ends."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,7 +172,7 @@ def _lock(path: Path) -> int:
 
 
 def _round_ends(data: bytes) -> dict[int, int]:
-    """Where the last complete row of each round ends in a table, by round."""
+    """Position in a table after the last complete row of each round, by round."""
     ends, place = {}, 0
     for line in data.splitlines(keepends=True):
         place += len(line)
@@ -188,7 +188,7 @@ def is_run(path: Path) -> bool:
 
 
 def check_free(path: Path, overwrite: bool = False) -> None:
-    """Refuse a place that a new run would damage."""
+    """Refuse a folder whose content a new run would damage."""
     name = f"out (={str(path)!r})"
     try:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -214,7 +214,7 @@ def _json(values: dict[str, Any]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Floats with every digit they have, so that equal text means equal numbers."""
+    """A cell of a table; floats have all digits, so that equal text means equal numbers."""
     if isinstance(value, (float, np.floating)):
         return repr(float(value))
     return str(value)
@@ -233,7 +233,7 @@ def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
 
 
 def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
-    """Mean, least, largest and weighted return; not numbers where nobody was evaluated."""
+    """Mean, least, largest and weighted return; NaN without an evaluation."""
     returns = np.asarray(record.evaluation.mean_return, float)
     if not len(returns):
         return [np.nan] * 4
@@ -268,7 +268,7 @@ def _timing_row(record: RoundRecord) -> list[object]:
 
 
 def describe_origin() -> dict[str, Any]:
-    """Where and with what a run was made; nothing that names the machine or its user."""
+    """The software and hardware of a run, without the names of machine and user."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "fedpohcs": __version__,
@@ -318,7 +318,7 @@ class Run:
 
     @cached_property
     def held_out_returns(self) -> Vector:
-        """The same of the held-out clients, [R + 1, H]."""
+        """Mean return of every held-out client after every round, [R + 1, H]."""
         federation = self.config.federation
         return self._returns(HELD_OUT, federation.num_clients, federation.held_out_clients)
 
@@ -337,7 +337,7 @@ class Run:
 
     @cached_property
     def final_held_out_returns(self) -> Vector:
-        """The same of the held-out clients, [H]."""
+        """Mean return of every held-out client over the last rounds, [H]."""
         return _last_known_mean(self.held_out_returns)
 
     @cached_property
@@ -348,13 +348,13 @@ class Run:
 
     @cached_property
     def bad_replies(self) -> Mapping[str, int]:
-        """Answers of clients that were left out, by phase and rule: `{"train, finite": 2}`."""
+        """Number of replies that were left out, by phase and rule: `{"train, finite": 2}`."""
         metrics = self.clients["metric"][self.clients["role"] == BAD_REPLY].tolist()
         return Counter(", ".join(metric.split("/", 2)[:2]) for metric in metrics)
 
 
 def _last_known_mean(returns: Vector) -> Vector:
-    """Mean over the last rounds by client, of the numbers that are known."""
+    """Mean over the last rounds by client, without NaN."""
     last = returns[-LAST_ROUNDS:]
     known = ~np.isnan(last)
     mean = np.full(last.shape[1], np.nan)
@@ -389,7 +389,7 @@ def load_run(path: Path) -> Run:
 
 
 def _filled(rounds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Rounds after which nobody was evaluated show the returns of the evaluation before."""
+    """Fill rounds without evaluation with the returns of the previous evaluation."""
     evaluated = ~np.isnan(rounds["mean_return"])
     latest = np.maximum.accumulate(np.where(evaluated, np.arange(len(evaluated)), 0))
     return {name: column[latest] if name.endswith("_return") else column for name, column in rounds.items()}
@@ -403,7 +403,7 @@ def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray
 def _read_table(path: Path, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Columns by name. All cells are split at once: a report reads hundreds of thousands of rows."""
     text = path.read_text(encoding="utf-8")
-    header, _, body = text[: text.rfind("\n") + 1].partition("\n")  # what follows the last line end was cut off
+    header, _, body = text[: text.rfind("\n") + 1].partition("\n")  # text after the last line end is an incomplete row
     if header != ",".join(columns):
         raise UserError(f"{path.name} must start with the columns {','.join(columns)}.")
     if body.count(",") != body.count("\n") * (len(columns) - 1):

@@ -1,4 +1,4 @@
-"""Limits on how often a client is selected and on how large its table may be; docs/trust.md has their costs."""
+"""Limits to the number of selections of a client and to the norm of its table; docs/trust.md has their costs."""
 
 from collections import Counter
 

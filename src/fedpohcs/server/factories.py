@@ -1,4 +1,4 @@
-"""Things that are made by registered functions, which users write too: a function that fails is named."""
+"""Calls registered functions, which may be written by users. An error names the function."""
 
 from typing import Any, NoReturn, TypeVar
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def make_registered(registry: Registry, name: str, kind: type[T], *arguments: Any) -> T:
-    """What the function that is registered under `name` returns, which must be of this kind."""
+    """The result of the function registered under `name`; it must be of this kind."""
     make, author = registry.find(name), f"{registry.kind} {name!r}"
     try:
         made = make(*arguments)

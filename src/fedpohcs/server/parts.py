@@ -31,14 +31,14 @@ def from_parts(parts: dict[str, Any], like: Params) -> Params:
 
 def vector_of(part: Any) -> Vector:
     """All numbers of a part, [P]."""
-    import jax  # late: names of aggregators are checked before JAX is configured
+    import jax  # late, because names of aggregators are checked before JAX is configured
 
     leaves = [np.ravel(x).astype(float) for x in jax.tree.leaves(part)]
     return np.concatenate(leaves) if leaves else np.zeros(0)
 
 
 def rows_of(stacked: Any) -> Vector:
-    """All numbers of a part of which every client sent one, [K, P]."""
+    """All numbers of a part with a leading client axis, [K, P]."""
     import jax
 
     leaves = [np.reshape(x, (len(x), -1)).astype(float) for x in jax.tree.leaves(stacked)]

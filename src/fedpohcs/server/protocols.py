@@ -1,4 +1,4 @@
-"""What a round needs from the code that runs the clients."""
+"""The interface between a round and the code that runs the clients."""
 
 from collections.abc import Mapping, Set
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +28,7 @@ class Executor(Protocol):
     """
 
     config: ExperimentConfig
-    num_clients: int  # that train; ids from here on are held-out clients, which `evaluate` alone takes
+    num_clients: int  # that train; larger ids are held-out clients, which only `evaluate` takes
     most_steps: MostSteps
 
     def initial_params(self) -> Params:
@@ -36,11 +36,11 @@ class Executor(Protocol):
         ...
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:
-        """Say whom `measure` will ask for what after the next `evaluate`, so that one message can carry both."""
+        """Announce the clients and metrics of the next `measure`, so that the next `evaluate` can carry the request."""
         ...
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Phase one: how the clients' worlds look under the current policy; only the named metrics."""
+        """Phase one: the named metrics of the clients under the current policy."""
         ...
 
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
@@ -48,17 +48,17 @@ class Executor(Protocol):
         ...
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
-        """Play with the given parameters."""
+        """Play evaluation episodes with the given parameters."""
         ...
 
     def snapshot(self) -> Any:
-        """Everything the clients carry from round to round that this side must store, as a tree of arrays."""
+        """The state of the clients that checkpoints must store, as a tree of arrays."""
         ...
 
     def stored_policy(self, params: Params) -> Mapping[str, Any]:
-        """The arrays of the parameters by name, with the filters of all clients where they are known here."""
+        """The arrays of the parameters by name, and the filters of all clients if this executor has them."""
         ...
 
     def close(self) -> None:
-        """End whatever runs besides this process."""
+        """End threads and processes of the executor."""
         ...

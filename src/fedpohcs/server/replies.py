@@ -1,9 +1,8 @@
-"""What a client sends is checked here, and nowhere else, before it touches the policy or a record.
+"""Checks of replies. Every reply is checked here before it reaches the policy or a record.
 
-Every rule is an `Expected`; those of a metric are part of it. Over a network an array is described by its sender and
-made only when the description fits (`checked_arrays`); whatever the executor, the rows of all clients then pass
-`sound_metrics`, `sound_updates` and `sound_evaluation` in the round. An answer that breaks a rule is left out and
-becomes a `BadReply`. No number is trusted because it arrived.
+Every rule is an `Expected`; the rules of a metric are part of the metric. An array from a network is decoded only if
+its description fits (`checked_arrays`). For all executors, the rows of all clients then pass `sound_metrics`,
+`sound_updates` and `sound_evaluation` in the round. A reply that breaks a rule is left out and becomes a `BadReply`.
 """
 
 import math
@@ -33,7 +32,7 @@ LARGEST_REPLY = 256 * 2**20  # bytes of all arrays of a reply
 
 
 class RawArray(NamedTuple):
-    """An array as it came: described, and not made yet."""
+    """An array as it arrived: its description and bytes, not decoded yet."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +40,7 @@ class RawArray(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Which question a reply answers. One that bears another is late, or a copy."""
+    """Identifies the request of a reply. A reply with another stamp is late or a copy."""
 
     client: int
     phase: str
@@ -50,12 +49,12 @@ class Stamp(NamedTuple):
 
 
 def expected_like(template: Mapping[str, np.ndarray]) -> dict[str, Expected]:
-    """Arrays of the same names, shapes and types."""
+    """Rules for arrays of the same names, shapes and types."""
     return {name: Expected(array.dtype, array.shape) for name, array in template.items()}
 
 
 def check_stamp(found: Stamp, asked: Stamp) -> None:
-    """Refuse the answer to another question."""
+    """Refuse a reply to another request."""
     if found != asked:
         raise BadReplyError("stamp", f"answers {tuple(found)}, but {tuple(asked)} was asked")
 
@@ -63,7 +62,7 @@ def check_stamp(found: Stamp, asked: Stamp) -> None:
 def checked_arrays(
     received: Mapping[str, RawArray], expected: Mapping[str, Expected], largest: int = LARGEST_REPLY
 ) -> dict[str, np.ndarray]:
-    """The arrays of a reply, all as expected, or `BadReplyError`. Nothing is allocated for what does not fit."""
+    """The decoded arrays of a valid reply, or `BadReplyError`. No memory is allocated for invalid arrays."""
     check_names(received, expected)
     size = sum(len(one.data) for one in received.values())
     if size > largest:
@@ -87,13 +86,13 @@ def _checked(name: str, one: RawArray, rule: Expected) -> np.ndarray:
 def sound_metrics(
     metrics: CandidateMetrics, asked: ClientIds, config: ExperimentConfig, params: Params
 ) -> CandidateMetrics:
-    """What the clients that were asked have measured, without those whose answer breaks a rule.
+    """The measurements of the clients that were asked, without invalid replies.
 
     Args:
         metrics: as the executor gives them.
-        asked: who was to measure.
+        asked: the clients that were asked to measure.
         config: of the experiment; the rules of a metric may depend on it.
-        params: the policy that was measured under; they may depend on its shapes.
+        params: the policy of the measurement; rules may depend on its shapes.
     """
     found = _bad_rows("measure", metrics.client, asked, {}, {})
     for row, error in _bad_values(metrics, config, params):
@@ -107,7 +106,7 @@ def sound_metrics(
 def _bad_values(
     metrics: CandidateMetrics, config: ExperimentConfig, params: Params
 ) -> Iterator[tuple[int, BadReplyError]]:
-    """Rows with a value that breaks a rule of its metric."""
+    """The rows whose value breaks a rule of the metric."""
     rows = range(len(metrics.client))
     for name, column in metrics.columns.items():
         if len(column) != len(rows):
@@ -125,19 +124,19 @@ def _bad_values(
 
 
 def _check_score(name: str, score: Any) -> None:
-    """A private score is one number, whatever it was made of. NaN marks a client that sent none and breaks no rule."""
+    """Check private scores, which are single numbers. NaN is valid: the client sent no score."""
     if not np.isnan(score):
         check_array(name, np.asarray(score), BOUNDED)
 
 
 def sound_updates(updates: ClientUpdates, asked: ClientIds, previous: Params, most_steps: int) -> ClientUpdates:
-    """A row for each client that was asked. Without a sound update it is the policy as it was, with no steps behind it.
+    """One row per client that was asked. A client without a valid update gets the previous policy and 0 steps.
 
     Args:
         updates: as the executor gives them.
-        asked: who was to train, in this order.
+        asked: the clients that were asked to train, in this order.
         previous: parameters that the training began with; updates must look like them.
-        most_steps: environment steps that an update can have behind it.
+        most_steps: largest possible number of environment steps of an update.
     """
     template, rows = named_arrays(previous), named_arrays(updates.params)
     expected = {**expected_like(template), "steps": Expected(COUNT, low=0, high=most_steps)}
@@ -169,7 +168,7 @@ def sound_updates(updates: ClientUpdates, asked: ClientIds, previous: Params, mo
 
 
 def sound_evaluation(evaluation: Evaluation, asked: ClientIds, most_steps: int) -> Evaluation:
-    """What the clients that were asked have played, without those whose answer breaks a rule."""
+    """The evaluation of the clients that were asked, without invalid replies."""
     rows = {"mean_return": evaluation.mean_return, "steps": evaluation.steps}
     rows |= {f"info/{name}": row for name, row in evaluation.info.items()}
     expected = {"mean_return": BOUNDED, "steps": Expected(COUNT, low=1, high=most_steps)}
@@ -190,7 +189,7 @@ def sound_evaluation(evaluation: Evaluation, asked: ClientIds, most_steps: int) 
 def _bad_rows(
     phase: str, clients: ClientIds, asked: ClientIds, rows: Mapping[str, np.ndarray], expected: Mapping[str, Expected]
 ) -> dict[int, BadReply]:
-    """The first rule that each row breaks, by row; rows that break none are not in it."""
+    """The first rule that each row breaks, by row; valid rows are left out."""
     found: dict[int, BadReply] = {}
 
     def blame(rows: NDArray[np.bool_], error: BadReplyError) -> None:

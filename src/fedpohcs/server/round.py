@@ -43,7 +43,7 @@ def run_round(
     defence: DefenceConfig = UNDEFENDED,
     optimiser: ServerOptimiser = IDENTITY,
 ) -> tuple[ServerState, RoundRecord]:
-    """Sample candidates, ask them, choose, train, aggregate, optimise, evaluate on everyone."""
+    """Sample candidates, measure, select, train, aggregate, optimise, and evaluate all clients."""
     clock = PhaseClock()
     question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
     with clock.phase("measure"):
@@ -118,7 +118,7 @@ def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> 
 def evaluate_held_out(
     executor: Executor, federation: FederationConfig, params: Params, round_number: int
 ) -> Evaluation:
-    """What the policy returns to the held-out clients, in a call of their own: nothing else depends on them."""
+    """Evaluate held-out clients in a separate call, so that no other result depends on them."""
     if not federation.held_out_clients:
         return NOT_EVALUATED
     clients = federation.num_clients + np.arange(federation.held_out_clients)
@@ -132,7 +132,7 @@ def name_bad_replies(record: RoundRecord) -> None:
 
 
 def ask_question(round_number: int, selector: Selector, federation: FederationConfig, seed: int) -> Question:
-    """The candidates of a round: a function of the seed, so that every selector gets the same ones."""
+    """Sample the candidates of a round. They depend on the seed only, so every selector gets the same candidates."""
     n = federation.num_clients
     d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
     sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
@@ -141,7 +141,7 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
 
 
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
-    """The question without candidates that were asked and did not reply, as happens in a network."""
+    """The question without candidates that were asked and did not reply."""
     silent = np.setdiff1d(asked, metrics.client)
     return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
 
@@ -155,7 +155,7 @@ def client_weight(federation: FederationConfig) -> Vector:
 def update_weight(
     updates: ClientUpdates, weight: Vector, federation: FederationConfig, selection: Selection | None = None
 ) -> Vector:
-    """How much each update counts, not normalised; nothing if there are no steps behind it.
+    """Weight of each update, not normalised; 0 for an update without steps.
 
     A weight of the selection comes first. With a probability p_n of the selection it is q_n / p_n, so that the mean
     over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum. Otherwise
@@ -173,13 +173,13 @@ def update_weight(
 
 
 def draw_info(selection: Selection) -> dict[str, Vector]:
-    """What the selector says about its draw, to be logged with the updates."""
+    """Probabilities and weights that the selector returned, to be logged with the updates."""
     given = {"probability": selection.probability, "weight": selection.weight}
     return {name: values for name, values in given.items() if values is not None}
 
 
 def upload_bytes(metrics: CandidateMetrics) -> dict[int, int]:
-    """Bytes that each client sent when it was asked: as counted on the way, or of the arrays of what it measured."""
+    """Bytes that each client sent in phase one: as counted by the executor, or the size of the measured arrays."""
     clients = metrics.client.tolist()
     if "upload_bytes" in metrics.costs:
         return dict(zip(clients, metrics.costs["upload_bytes"].astype(int).tolist(), strict=True))

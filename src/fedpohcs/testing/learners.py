@@ -1,4 +1,4 @@
-"""What every local learner must do; see `learners.base.Learner`."""
+"""Checks of local learners; see `learners.base.Learner`."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
 }
 MAPS = ("vectorised", "one-by-one")
 CLIENT_PROBES = ("observation", "action", "both")
-"""Of the clients that train together. Where all returns are equal, some learners amplify errors of rounding."""
+"""Probes of the clients that train together. With equal returns, some learners amplify rounding errors."""
 NUM_CLIENTS = len(CLIENT_PROBES)
 
 
 def quick_config(kind: str) -> LearningConfig:
-    """A small and quick learner of a registered kind: enough for the probes."""
+    """A small, fast config of a registered kind, sufficient for the probes."""
     return learner_class(kind)(**QUICK, **QUICK_OF_KIND.get(kind, {}))
 
 
 def check_learner(learner: str | LearningConfig, *, rounds: int = ROUNDS, seed: int = 0) -> None:
-    """Check everything that the package relies on: answers to the probes, state, actors, and who depends on whom.
+    """Check a learner: answers to the probes, state, actors, and independence of clients.
 
     Args:
         learner: a registered kind, which is checked with quick settings, or the config of your choice. Probes are
@@ -90,7 +90,7 @@ def _acts(config: LearningConfig, world: Any) -> bool:
 
 
 def check_equality(learner: Learner) -> None:
-    """Learners of equal configs in worlds of one class are equal, so that they share what is compiled."""
+    """Check that learners with equal configs in worlds of one class are equal, so that they share compiled code."""
     world: Any = type(learner.world)
     twin = make_learner(replace(learner.config), world("both", 2))
     same = twin == learner and hash(twin) == hash(learner)
@@ -98,7 +98,7 @@ def check_equality(learner: Learner) -> None:
 
 
 def check_draws(learner: Learner, seed: int = 0) -> None:
-    """What is drawn on the host has one row per local iteration, and follows from the generator."""
+    """Check that host draws have one row per local iteration and depend on the generator alone."""
     first, again = (learner.draws(np.random.default_rng(seed)) for _ in range(2))
     iterations = learner.config.local_iterations
     lengths = [np.shape(x)[:1] for x in jax.tree.leaves(first)]
@@ -109,7 +109,7 @@ def check_draws(learner: Learner, seed: int = 0) -> None:
 
 
 def check_actors(learner: Learner, seed: int = 0) -> None:
-    """Actors act alike on NumPy and JAX arrays, alone and in a batch, before and after they are pickled."""
+    """Check that actors act alike on NumPy and JAX arrays, alone and in a batch, before and after pickling."""
     params = _initial_params(learner, seed)
     filters, schedule = jax.tree.map(np.asarray, (learner.init_filters(), learner.schedule(0)))
     generator = np.random.default_rng(seed)
@@ -134,7 +134,7 @@ def check_actors(learner: Learner, seed: int = 0) -> None:
 
 
 def check_state(learner: Learner, seed: int = 0) -> None:
-    """Parameters and what clients keep are arrays whose types and shapes stay, and checkpoints hold them."""
+    """Check that parameters and memory are arrays of constant types and shapes, and that checkpoints store them."""
     start = _start(learner, seed)
     for place, array in named_arrays(start).items():
         rule = f"must keep float32, integers or bool in {place!r}, not {array.dtype}"
@@ -155,7 +155,7 @@ def check_state(learner: Learner, seed: int = 0) -> None:
 
 
 def check_independence(learner: Learner, seed: int = 0) -> None:
-    """What a client learns does not depend on who else trains, and equal draws give equal results."""
+    """Check that a client's training does not depend on other clients, and that equal draws give equal results."""
     together, apart = (_trained(learner, kind, np.arange(NUM_CLIENTS), seed) for kind in MAPS)
     own = (together.params, together.filters, together.memory)
     for place, mine, alone in zip(named_arrays(own), jax.tree.leaves(own), _leaves(apart), strict=True):
@@ -207,7 +207,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _close(first: Any, second: Any, tolerance: float) -> bool:
-    """Up to rounding, for integers exactly."""
+    """Whether arrays are equal up to rounding, integers exactly."""
     first, second = np.asarray(first), np.asarray(second)
     if first.shape != second.shape or first.dtype.kind in "iub":
         return np.array_equal(first, second)

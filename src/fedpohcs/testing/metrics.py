@@ -1,4 +1,4 @@
-"""What every metric must do; see `metrics.base.Metric`."""
+"""Checks of metrics; see `metrics.base.Metric`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _check_value(name: str, value: Any, config: ExperimentConfig, params: Params
 
 
 def _check_hiding(name: str, column: Any, arrays: list[dict[str, np.ndarray]]) -> None:
-    """A metric that privacy can send has the form that it says."""
+    """Check that the values of a metric have the form that `hide` declares."""
     hide = find_metric(name).hide
     _require(hide in HIDING, f"metric {name!r} must say hide='number', 'table' or None, not {hide!r}")
     if hide == "number":

@@ -33,7 +33,7 @@ class Probe(NamedTuple):
 
     reward: tuple[tuple[float, float], tuple[float, float]]  # of the last step, by sign (-, +) and choice (0, 1)
     steps: int  # of an episode
-    tells: str  # what is likely to be wrong if a learner fails here
+    tells: str  # the likely error of a learner that fails here
 
     def best_values(self) -> Vector:
         """V*(s) of `observations`."""
@@ -58,18 +58,18 @@ PROBES: dict[str, Probe] = {
     "action": Probe(((-1.0, 1.0), (-1.0, 1.0)), 1, "actions do not improve, or belong to other rewards"),
     "both": Probe(((1.0, -1.0), (-1.0, 1.0)), 1, "actions do not follow the observation"),
 }
-"""By name, from what a learner needs first to what it needs last."""
+"""Probes by name, from the simplest to the hardest."""
 
 
 class ProbeParams(NamedTuple):
-    """What differs between probes: it is data, so that one compiled program serves them all."""
+    """Parameters of a probe. They are data, so that one compiled program serves all probes."""
 
     reward: AnyArray  # [2, 2]
     steps: AnyArray
 
 
 class ProbeState(NamedTuple):
-    """Where an episode stands."""
+    """State of an episode."""
 
     sign: jax.Array  # 0 or 1
     time: jax.Array
@@ -90,13 +90,13 @@ class DiscreteProbes(TracedWorld):
         self.population = population_of([probe] * num_clients)
 
     def reset(self, noise: jax.Array, params: ProbeParams) -> tuple[ProbeState, jax.Array]:
-        """Either sign, equally likely."""
+        """Start with a uniformly random sign."""
         del params
         state = ProbeState((noise[0] < 0.5).astype(jnp.int32), jnp.int32(0))
         return state, self._seen(state)
 
     def step(self, state: ProbeState, action: jax.Array, noise: jax.Array, params: ProbeParams) -> Transition:
-        """The sign stays; the last step is rewarded."""
+        """One step: the sign does not change, and the last step has the reward."""
         del noise
         following = state._replace(time=state.time + 1)
         ended = following.time >= params.steps
@@ -105,7 +105,7 @@ class DiscreteProbes(TracedWorld):
         return Transition(following, self._seen(following), reward, ended)
 
     def share(self, action: Any) -> Any:
-        """How much of choice 1 an action is, from 0 to 1."""
+        """Share of choice 1 in an action, from 0 to 1."""
         return action
 
     def _seen(self, state: ProbeState) -> jax.Array:
@@ -113,12 +113,12 @@ class DiscreteProbes(TracedWorld):
 
 
 class ContinuousProbes(DiscreteProbes):
-    """The same with one number as the action, which mixes the choices: -1 is choice 0, 1 is choice 1."""
+    """Probes whose action is a number that mixes the choices: -1 is choice 0, 1 is choice 1."""
 
     actions = ContinuousActions(size=1, low=-1.0, high=1.0)
 
     def share(self, action: Any) -> Any:
-        """Half at 0."""
+        """Linear from 0 at -1 to 1 at 1."""
         return (0.5 + 0.5 * action[..., 0]).clip(0.0, 1.0)
 
 
@@ -129,15 +129,15 @@ def population_of(probes: list[Probe]) -> ProbeParams:
 
 
 class Answer(NamedTuple):
-    """What a learner has learned about a probe, for each of its observations, [n]."""
+    """Values and choices that a learner has learned for each observation of a probe, [n]."""
 
     observation: np.ndarray  # [n, 2]
     value: Vector | None  # None: the learner estimates no values
-    share: Vector  # of choice 1 in what it plays in an evaluation
+    share: Vector  # of choice 1 in evaluations
 
 
 def probe_config(config: LearningConfig) -> LearningConfig:
-    """With the settings that the known answers need: rewards as they are, and a discount that shows."""
+    """The config with the settings of the known answers: unfiltered rewards, and the discount of the probes."""
     unfiltered: dict[str, Any] = {"filter_observations": False, "filter_rewards": False, "filter_warmup_steps": 0}
     return replace(config, discount=DISCOUNT, **unfiltered)
 
@@ -182,12 +182,12 @@ def train_alone(learner: Learner, rounds: int, seed: int) -> Params:
 
 
 def rows(tree: Any, count: int = 1) -> Any:
-    """The same for so many clients, with a leading client axis."""
+    """Repeat a value for this many clients, along a leading client axis."""
     return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], count, axis=0), tree)
 
 
 def answer_of(learner: Learner, probe: Probe, params: Params, round_number: int, seed: int) -> Answer:
-    """Values by the learner's own estimate, and choices by its own actor."""
+    """The answer of a learner: its estimates of values, and the choices of its actor."""
     seen = probe.observations()
     filters = jax.tree.map(np.asarray, learner.init_filters())
     schedule = jax.tree.map(np.asarray, learner.schedule(round_number))
@@ -213,7 +213,7 @@ def check_probe(config: LearningConfig, probe: str, **options: Any) -> Answer:
 
 
 def _check_values(config: LearningConfig, probe: str, answer: Answer) -> None:
-    """A value lies between that of what the learner plays and that of the best choices, but for a tolerance."""
+    """Check that values are between those of the played and of the best choices, up to a tolerance."""
     assert answer.value is not None
     best, played = PROBES[probe].best_values(), played_values(PROBES[probe], answer.share)
     for seen, value, high, low in zip(answer.observation.tolist(), answer.value, best, played, strict=True):

@@ -1,4 +1,4 @@
-"""What every selector, aggregator and server optimiser must do."""
+"""Checks of selectors, aggregators and server optimisers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NUM_CLIENTS = 12
 NUM_QUESTIONS = 20
 NUM_UPDATES = 9
 TABLE_LENGTH = 20
-ANY_LENGTH = 4  # of an array whose length the rules leave open
-FAR = 1e6  # what a Byzantine client sends
+ANY_LENGTH = 4  # of an array for which the rules allow any length
+FAR = 1e6  # size of the numbers that a Byzantine client sends
 
 
 def check_selector(name: str, *, seed: int = 0) -> None:
@@ -48,7 +48,7 @@ def check_selector(name: str, *, seed: int = 0) -> None:
 
 
 def _selected(name: str, candidates: ClientIds, k: int, seed: int, *, more: bool = False) -> Selection:
-    """What a new selector chooses; with `more` it could read metrics that it does not require."""
+    """The choice of a new selector; `more` offers metrics that it does not require."""
     selector = SELECTORS[name]()
     k = len(candidates) if selector.everyone else k
     weight = np.full(NUM_CLIENTS, 1 / NUM_CLIENTS)
@@ -86,7 +86,7 @@ def _check_weights(rule: str, values: Any, count: int) -> None:
 
 
 def made_up_metrics(clients: ClientIds, names: set[str]) -> CandidateMetrics:
-    """Values of metrics that keep their rules, the same whenever a client is asked."""
+    """Made-up values that keep the rules of their metrics; a client always gets the same values."""
     config = preset("tabular")
     columns = {
         name: find_metric(name).join([_made_up_value(name, client, config) for client in clients.tolist()])
@@ -152,7 +152,7 @@ def _aggregated(name: str, rows: list[Params]) -> Any:
 
 
 def _check_least(name: str, rows: list[Params]) -> None:
-    """With too few updates for the Byzantine clients to be tolerated, the policy stays; with enough it does not."""
+    """Check that the policy changes only if there are enough updates for the tolerated Byzantine clients."""
     at, least = f"aggregator {name!r}", AGGREGATORS[name].least
     numbers = [least(liars) for liars in range(4)]
     _require(numbers[0] >= 1 and numbers == sorted(numbers), f"{at} must need more updates the more may be false")
@@ -165,7 +165,7 @@ def _check_least(name: str, rows: list[Params]) -> None:
 
 
 def _check_bounded(name: str, rows: list[Params]) -> None:
-    """One Byzantine client moves no weight farther from the honest ones than honest changes are long."""
+    """Check that one Byzantine client moves no weight farther from honest ones than the length of honest changes."""
     honest, previous = np.stack([_vector(row) for row in rows[1:]]), _vector(agent(0))
     slack = FederationConfig().change_limit * np.linalg.norm(honest - previous, axis=1).max()
     for lie in (FAR, -FAR):
@@ -213,7 +213,7 @@ def _check_stored(at: str, state: Any) -> None:
 
 
 def _check_like(at: str, params: Params, previous: Params) -> None:
-    """The same structure, types and shapes, and finite numbers."""
+    """Check structure, types and shapes, and that all numbers are finite."""
     same = jax.tree.structure(params) == jax.tree.structure(previous)
     _require(same, f"{at} must keep the structure of the parameters")
     for (place, old), new in zip(named_arrays(previous).items(), named_arrays(params).values(), strict=True):
@@ -223,7 +223,7 @@ def _check_like(at: str, params: Params, previous: Params) -> None:
 
 
 def _behaviour(params: AgentParams) -> Any:
-    """What equal policies share: logits up to a constant per state, and the rest as it is."""
+    """A form in which equal policies are equal arrays: logits without their constant per state."""
     (layer,) = params.policy.layers
     logits = layer.kernel + layer.bias
     return logits - logits.max(axis=1, keepdims=True), params.critic, params.kl_coefficient

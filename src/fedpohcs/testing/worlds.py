@@ -1,4 +1,4 @@
-"""What every world must do; see `worlds.base` and `worlds.host`."""
+"""Checks of worlds; see `worlds.base` and `worlds.host`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_STEPS = 200  # of an episode that a check plays
 
 
 class RandomActor:
-    """Draws any action, whatever it observes."""
+    """Takes random actions."""
 
     def __init__(self, actions: ContinuousActions | DiscreteActions) -> None:
         self.actions = actions
@@ -41,7 +41,7 @@ class RandomActor:
         return (noise[..., 0] * self.actions.num_choices).astype(np.int32)
 
     def crowd(self, actors: Sequence[Any]) -> RowByRow:
-        """One row after the other."""
+        """Act row by row."""
         return RowByRow(actors)
 
 
@@ -50,7 +50,7 @@ def check_world(world: str | ExperimentConfig, *, play: bool = True) -> None:
 
     Args:
         world: its name, or the config of an experiment in it where it needs settings.
-        play: play episodes as well. False: only what the world says of itself, which needs no simulator.
+        play: also play episodes. False: only check the declarations of the world, which needs no simulator.
     """
     config = _small(world) if isinstance(world, str) else world
     levels = world_levels(config.world)
@@ -67,7 +67,7 @@ def check_world(world: str | ExperimentConfig, *, play: bool = True) -> None:
 
 
 def check_description(config: ExperimentConfig, world: World) -> None:
-    """Sizes are positive, and actions are of a known kind."""
+    """Check that sizes are positive and actions are of a known kind."""
     _require(world.observation_size > 0, config, "must have an observation_size above 0")
     _require(world.horizon > 0, config, "must have a horizon above 0")
     known = isinstance(world.actions, ContinuousActions | DiscreteActions)
@@ -75,7 +75,7 @@ def check_description(config: ExperimentConfig, world: World) -> None:
 
 
 def check_population(config: ExperimentConfig, world: TracedWorld) -> None:
-    """Every array of the population has one row per client, and finite numbers."""
+    """Check that every array of the population has one row per client and finite numbers."""
     count = config.federation.num_clients
     leaves = [np.asarray(x) for x in jax.tree.leaves(world.population)]
     _require(bool(leaves), config, "must have a population of at least one array")
@@ -85,7 +85,7 @@ def check_population(config: ExperimentConfig, world: TracedWorld) -> None:
 
 
 def check_play(config: ExperimentConfig, world: Any) -> None:
-    """Episodes of random actions: shapes, types, finite numbers, time limit, and what they depend on."""
+    """Check episodes of random actions: shapes, types, finite numbers, time limit, and reproducibility."""
     if isinstance(world, HostWorld):
         _check_host_play(config, world)
     else:
@@ -93,7 +93,7 @@ def check_play(config: ExperimentConfig, world: Any) -> None:
 
 
 def _check_traced_play(config: ExperimentConfig, world: TracedWorld) -> None:
-    """All clients together in one compiled program, and one of them alone without compiling."""
+    """Check all clients in one compiled program, against one client without compiling."""
     count, steps = config.federation.num_clients, min(world.horizon, MOST_STEPS)
     generator, actor = np.random.default_rng(0), RandomActor(world.actions)
     start = generator.random((count, world.reset_noise), np.float32)

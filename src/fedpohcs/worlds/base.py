@@ -100,6 +100,10 @@ def with_held_out(values: np.ndarray, num_held_out: int) -> np.ndarray:
 
     Held-out clients are spread evenly over the gaps between neighbours. One per gap lies at the midpoint, several
     divide the gap evenly. A single client has no neighbour: the held-out clients then equal it.
+
+    Example:
+        >>> with_held_out(np.array([0.0, 1.0, 2.0]), 2).tolist()
+        [0.0, 1.0, 2.0, 0.5, 1.5]
     """
     number = np.arange(num_held_out)
     gap = ((number + 0.5) * max(len(values) - 1, 1) / max(num_held_out, 1)).astype(int)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Actor(Protocol):
-    """Chooses the actions of one client. It stays as it is while the client plays, and it pickles."""
+    """Chooses the actions of one client. It is constant while the client plays, and can be pickled."""
 
     @property
     def noise(self) -> ActionNoise:
-        """What must be drawn for each step."""
+        """The noise that `act` needs per step."""
         ...
 
     def act(self, observation: Any, noise: Any) -> Any:
@@ -53,7 +53,7 @@ class Crowd(Protocol):
 
 
 class Play(NamedTuple):
-    """What one client is asked to play. All arrays are NumPy, without a client axis; it pickles."""
+    """The task of one client. All arrays are NumPy, without a client axis; it can be pickled."""
 
     client: int
     actor: Actor
@@ -63,7 +63,7 @@ class Play(NamedTuple):
 class Quota(NamedTuple):
     """How much each client plays: whole episodes, numbered from 0, in this order.
 
-    Either `episodes` of them, or the fewest that have more than `min_steps` steps in total.
+    Either `episodes` episodes, or the fewest that have more than `min_steps` steps in total.
     """
 
     episodes: int | None = None
@@ -72,7 +72,7 @@ class Quota(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What one client has played."""
+    """The episodes of one client."""
 
     trajectory: Trajectory  # [n, 1, ...]: one lane, episode after episode, no padding; see `empty_trajectory`
     num_lost: int = 0  # episodes given up because the simulation went wrong; they are not in the trajectory
@@ -83,7 +83,7 @@ class Collector(Protocol):
     """Plays episodes for many clients."""
 
     def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
-        """What each client has played, in the order of `plays`.
+        """The episodes of each client, in the order of `plays`.
 
         Observations and actions are recorded as the world and the policy gave them: unfiltered, unclipped, float32
         (discrete actions: int32). Where an episode was cut, `next_observation` holds the observation after the cut;

@@ -82,7 +82,7 @@ class _Client:
         return self.total_steps + expected <= (self.quota.min_steps or 0)
 
     def start(self, clock: int) -> int:
-        """The lowest number not played yet, which runs from now on."""
+        """Start the episode with the lowest number that was not played, and return the number."""
         if self.waiting:
             number = self.waiting.pop(self.waiting.index(min(self.waiting)))
         else:
@@ -91,14 +91,14 @@ class _Client:
         return number
 
     def finish(self, number: int, length: int, run: int) -> None:
-        """An episode has come to its end."""
+        """Record the end of an episode."""
         del self.running[number]
         self.length[number], self.run[number] = length, run
         self.total_steps += length
         self._choose()
 
     def lose(self, number: int) -> None:
-        """An episode has gone wrong."""
+        """Record the failure of an episode."""
         del self.running[number]
         self.lost.add(number)
         self._choose()
@@ -129,7 +129,7 @@ class _Client:
         return self.chosen[-1] if self.chosen else -1
 
     def _choose(self) -> None:
-        """Go on with what follows the last chosen one, as far as it is known."""
+        """Choose further episodes after the last chosen one, as far as their lengths are known."""
         number = self._last_chosen() + 1
         while not self.is_met and (number in self.length or number in self.lost):
             if number in self.length:
@@ -148,7 +148,7 @@ class LockstepCollector:
     def __init__(self, world: World, simulator: Simulator) -> None:
         self.world = world
         self.simulator = simulator
-        self._expected_length: dict[int, float] = {}  # of a client's episodes; guides the work, never the outcome
+        self._expected_length: dict[int, float] = {}  # of a client's episodes; affects speed, never results
 
     def close(self) -> None:
         """End the simulator's threads."""
@@ -170,7 +170,7 @@ class LockstepCollector:
 
 
 class _Rows(NamedTuple):
-    """The lanes that play now, a row each: all that stays as it is until an episode starts or ends."""
+    """The active lanes, one row each: values that are constant until an episode starts or ends."""
 
     at: tuple[np.ndarray, ...]  # play and slot
     lane: Lanes
@@ -224,7 +224,7 @@ class _Run:
             self._drop_surplus(range(len(self.plays)))
 
     def results(self) -> list[Played]:
-        """What each client has played, its runs put in the order of their episodes."""
+        """The episodes of each client in the order of their numbers."""
         chosen = [client.chosen if client.is_met else [] for client in self.clients]
         order = [client.run[number] for client, numbers in zip(self.clients, chosen, strict=True) for number in numbers]
         rank = np.full(self.num_runs, len(order))
@@ -254,7 +254,7 @@ class _Run:
         return _Rows(at, self.lane[at], self.run[at], self.started[at], self.crowd.rows(at[0]))
 
     def _act(self, rows: _Rows, observation: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """What the actors do in these lanes."""
+        """The actions of the actors in these lanes."""
         at, phase = rows.at, time % NOISE_STEPS
         fresh = np.flatnonzero(phase == 0)
         for slot in zip(at[0][fresh].tolist(), at[1][fresh].tolist(), strict=True):

@@ -37,7 +37,7 @@ def find_painter(world: str) -> Painter | None:
 
 
 def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Path) -> None:
-    """Write an episode as a moving picture, sped up where it is long."""
+    """Write an episode as a GIF; long episodes are sped up."""
     painter = find_painter(config.world)
     if painter is None:
         raise UserError(f"output (={str(path)!r}) cannot be drawn: there is no picture of the world {config.world}.")

@@ -70,7 +70,7 @@ class WorkerCollector:
     def __init__(
         self, world: SimulatedWorld, num_workers: int | None = None, task_timeout: float = TASK_TIMEOUT
     ) -> None:
-        """Prepare; workers start at the first call of `collect`.
+        """Prepare the collector; workers start at the first call of `collect`.
 
         Args:
             world: the world of the clients.
@@ -84,7 +84,7 @@ class WorkerCollector:
         self._workers: list[_Worker] = []
 
     def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
-        """What each client has played, in the order of `plays`; it does not depend on the number of workers."""
+        """The episodes of each client, in the order of `plays`; they do not depend on the number of workers."""
         waiting, done = deque(enumerate(plays)), dict[int, Played]()
         tries = [0] * len(plays)
         while len(done) < len(plays):
@@ -234,7 +234,7 @@ class Player:
         return Played(_joined(episodes, self.world), num_lost)
 
     def _episode(self, play: Play, number: int, quota: Quota) -> _Episode | str:
-        """An episode, or why there is none. After a failure it is tried once more, with a fresh simulator."""
+        """An episode, or the reason of its failure. A failed episode is tried once more, with a new simulator."""
         reason = ""
         limit = min(quota.steps_per_episode or self.world.horizon, self.world.horizon)
         for _ in range(2):
@@ -284,7 +284,7 @@ def _run_episode(simulator: Simulator, generator: np.random.Generator, actor: Ac
 
 
 def _joined(episodes: Sequence[_Episode], world: SimulatedWorld) -> Trajectory:
-    """Episodes one after the other in one lane."""
+    """Join episodes into one lane."""
     if not episodes:
         return empty_trajectory(world)
     status = np.full(sum(len(e.rewards) for e in episodes), Status.RUNNING, np.int8)

@@ -294,7 +294,7 @@ function explore(figure, view, { columns, rows = 1, start, locate, mark, readout
   });
 }
 
-// Horizontal bars made of parts, one bar a row. `rows`: [{name, parts: {phase: value}}].
+// Horizontal bars made of parts, one bar per row. `rows`: [{name, parts: {phase: value}}].
 function stackedBars(figure, { title, rows, unit, caption, description }) {
   const total = (row) => Object.values(row.parts).reduce((sum, value) => sum + (value || 0), 0);
   const view = frame(figure, {

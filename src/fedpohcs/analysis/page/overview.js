@@ -277,14 +277,14 @@ function drawParticipation() {
       mark: (column) => ({ x: view.sx(column + 1) }),
       onPick: (client) => update({ client, scheme: group.label }),
       readout: (client) =>
-        `client ${client + 1}: return ${format(group.finalReturns[client])}, ${format(group.participation[client])} selections a round`,
+        `client ${client + 1}: return ${format(group.finalReturns[client])}, ${format(group.participation[client])} selections per round`,
     });
   });
   byId("participation").append(
     element(
       "figcaption",
       {},
-      `Dots: mean return of the last ${data.lastRounds} rounds, averaged over seeds. Bars: selections of the client a round. All panels share their scales.`,
+      `Dots: mean return of the last ${data.lastRounds} rounds, averaged over seeds. Bars: selections of the client per round. All panels share their scales.`,
     ),
   );
 }
@@ -303,7 +303,7 @@ function drawCost() {
   }
   stackedBars(byId("fig-seconds"), {
     title: "Time",
-    unit: "seconds a round",
+    unit: "seconds per round",
     rows: groups.map((group) => ({ name: group.label, parts: group.seconds })),
     description: "Median seconds of each phase of a round",
     caption: "Median over all rounds and seeds, on the machine that made the runs. Compiling is in the first rounds.",
@@ -312,7 +312,7 @@ function drawCost() {
     Object.fromEntries(Object.entries(parts).map(([phase, value]) => [phase, value === null ? null : value / 1e6]));
   stackedBars(byId("fig-bytes"), {
     title: "Communication",
-    unit: "megabytes a round",
+    unit: "megabytes per round",
     description: "Median megabytes of each phase of a round",
     caption:
       "Content of the messages to and from all clients, median over rounds and seeds. Evaluation sends the policy to every client for this report alone.",

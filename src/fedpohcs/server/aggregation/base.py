@@ -1,4 +1,4 @@
-"""What an aggregator gets and gives, and how a round uses it."""
+"""The interface of aggregators, and how a round uses them."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Aggregation(NamedTuple):
 
 
 def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings: FederationConfig) -> Aggregation:
-    """Combine the sound updates. If the aggregator needs more than there are, none counts and the policy stays.
+    """Combine the sound updates. If there are fewer than the aggregator needs, the policy stays as it was.
 
     Args:
         previous: global parameters of this round.

@@ -10,14 +10,26 @@ Merged = tuple[Vector, Vector]  # [P] the merged row, and [K] how much of each r
 
 
 def without_extremes(rows: Rows, cut: int) -> Merged:
-    """The mean of each column without its `cut` lowest and `cut` highest values; the median if one or two are left."""
+    """The mean of each column without its `cut` lowest and `cut` highest values; the median if one or two are left.
+
+    Example:
+        >>> merged, share = without_extremes(np.array([[1.0], [2.0], [3.0], [1e6]]), cut=1)
+        >>> merged.tolist(), share.tolist()
+        ([2.5], [0.0, 1.0, 1.0, 0.0])
+    """
     end = len(rows) - cut
     rank = rows.argsort(axis=0, kind="stable").argsort(axis=0)
     return np.sort(rows, axis=0)[cut:end].mean(axis=0), ((rank >= cut) & (rank < end)).mean(axis=1)
 
 
 def nearest_to_centre(rows: Rows, byzantine: int) -> Merged:
-    """The mean of each column without the `byzantine` values that are farthest from its trimmed mean."""
+    """The mean of each column without the `byzantine` values that are farthest from its trimmed mean.
+
+    Example:
+        >>> merged, share = nearest_to_centre(np.array([[1.0], [2.0], [3.0], [1e6]]), byzantine=1)
+        >>> merged.tolist(), share.tolist()
+        ([2.0], [1.0, 1.0, 1.0, 0.0])
+    """
     centre, _ = without_extremes(rows, byzantine)
     rank = np.abs(rows - centre).argsort(axis=0, kind="stable").argsort(axis=0)
     kept = rank < len(rows) - byzantine
@@ -36,7 +48,13 @@ def most_central(rows: Rows, byzantine: int, count: int) -> Merged:
 
 
 def clipped_changes(rows: Rows, start: Vector, limit: float) -> Merged:
-    """The mean of the rows, after each change from `start` is cut to at most `limit` times the median length."""
+    """The mean of the rows, after each change from `start` is cut to at most `limit` times the median length.
+
+    Example:
+        >>> merged, scale = clipped_changes(np.array([[1.0], [-1.0], [100.0]]), start=np.zeros(1), limit=2.0)
+        >>> merged.round(2).tolist(), scale.tolist()
+        ([0.67], [1.0, 1.0, 0.02])
+    """
     change = rows - start
     scale = shrinkage(np.sqrt((change**2).sum(axis=1)), limit)
     return start + (scale[:, None] * change).mean(axis=0), scale

@@ -1,4 +1,4 @@
-"""Server optimisers: what the server makes of the aggregated policy. One file per rule, named as in the literature.
+"""Server optimisers, which turn the aggregated policy into the new one. One file per rule, named as in the literature.
 
 A server optimiser is one function that makes a `ServerOptimiser`, and one line in `OPTIMISERS`.
 """

@@ -1,4 +1,4 @@
-"""What a server optimiser is, and a frame for rules that treat each part of the parameters as one vector."""
+"""The interface of server optimisers, and a helper for rules that treat each part of the parameters as one vector."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -63,7 +63,7 @@ def by_part(settings: ServerOptimiserConfig, init: Callable[[int], Vectors], rul
             origin, proposed = vector_of(old[name]), vector_of(new[name])
             change = Change(proposed - origin, rows_of(updates[name]) - origin, proposal.weight)
             step, states[name] = rule(vectors, change)
-            # In this order a step that equals the mean change gives the proposal to the last bit.
+            # In this order of operations, a step that equals the mean change gives exactly the proposal.
             new[name] = from_vector(proposed + (step - change.mean), new[name])
         return from_parts(new, proposal.params), states
 
@@ -71,7 +71,7 @@ def by_part(settings: ServerOptimiserConfig, init: Callable[[int], Vectors], rul
 
 
 def controls_of(params: Params) -> tuple[str, ...]:
-    """Parts that are no weights but numbers with a rule of their own, such as the KL coefficient of PPO.
+    """Parts that are not weights but numbers with their own rule, such as the KL coefficient of PPO.
 
     The class of the parameters names them in its attribute `controls`.
     """

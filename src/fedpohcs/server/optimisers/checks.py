@@ -1,4 +1,4 @@
-"""Server optimisers are code of many authors: what they return is checked, and a mistake is named with the author."""
+"""Checks of the values that server optimisers return. Optimisers may be written by users; errors name them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def make_optimiser(name: str, settings: ServerOptimiserConfig) -> ServerOptimise
 
 
 def arrays_to_send(optimiser: ServerOptimiser, state: Any) -> Mapping[str, Any]:
-    """What the optimiser sends to the clients along with the policy."""
+    """Arrays that the optimiser sends to the clients with the policy."""
     sent = optimiser.sends(state)
     if not isinstance(sent, Mapping):
         refuse(_author(optimiser), f"sends {kind_of(sent)}", "It must send a dict of arrays by name.")
@@ -41,7 +41,7 @@ def optimise(optimiser: ServerOptimiser, state: Any, previous: Params, aggregati
 
 
 def sound_params(author: str, params: Params, previous: Params) -> Params:
-    """Parameters like the previous ones, with their types of numbers; refused with the name of their author if not."""
+    """Parameters with the structure, shapes and types of the previous ones; others are refused."""
     import jax
 
     structure = jax.tree.structure(previous)

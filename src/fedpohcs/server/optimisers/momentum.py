@@ -10,7 +10,7 @@ LEARNING_RATE = 1.0
 
 
 def momentum(settings: ServerOptimiserConfig) -> ServerOptimiser:
-    """FedAvgM: the mean change of the round plus `momentum` times what was added up before (Hsu et al., 2019).
+    """FedAvgM: the mean change of the round plus `momentum` times the previous velocity (Hsu et al., 2019).
 
     v <- momentum v + Delta, theta <- theta + learning_rate v.
     """

@@ -1,4 +1,4 @@
-"""What a selector is asked, what it is, and what most selectors share."""
+"""The interface of selectors, and functions that most selectors share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
 
 
 class Question(NamedTuple):
-    """The situation in which a selector is asked to choose."""
+    """The input of a selection besides the measurements."""
 
     candidates: ClientIds  # [C]
     num_selected: int  # K
@@ -20,7 +20,7 @@ class Question(NamedTuple):
     table_clip: float | None = None  # largest norm of a table, in multiples of the median norm; None: no limit
 
     def among(self, candidates: ClientIds) -> "Question":
-        """The same question about fewer candidates, of which perhaps fewer than K are left."""
+        """The same question with fewer candidates, possibly fewer than K."""
         return self._replace(candidates=candidates, num_selected=min(self.num_selected, len(candidates)))
 
 
@@ -35,7 +35,7 @@ class Selector(NamedTuple):
     init: Callable[[], Any] = lambda: None
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
-    private: bool = False  # Delta_n is enough for it, so it works where tables stay on the clients
+    private: bool = False  # it needs Delta_n only, so it works with private selection
     optimiser: str = "identity"  # the server optimiser that goes with it, unless the config names another
     name: str = ""  # under which it is registered; `make_selector` fills it in
 
@@ -44,13 +44,18 @@ Scores = Callable[[Question, CandidateMetrics], dict[str, Vector]]
 
 
 def ask_nobody(question: Question, state: Any) -> ClientIds:
-    """For selectors that read no metric."""
+    """No clients, for selectors that read no metric."""
     del state
     return question.candidates[:0]
 
 
 def top_k(clients: ClientIds, score: Vector, k: int) -> ClientIds:
-    """The ids of the k largest scores; the lower id wins a tie, NaN loses to every number."""
+    """The ids of the k largest scores; the lower id wins a tie, NaN loses to every number.
+
+    Example:
+        >>> top_k(np.array([7, 3, 5, 9]), np.array([1.0, 2.0, np.nan, 2.0]), 2).tolist()
+        [3, 9]
+    """
     score = np.where(np.isnan(score), -np.inf, score)
     return np.sort(clients[np.lexsort((clients, -score))[:k]])
 
@@ -63,7 +68,7 @@ def choose(question: Question, clients: ClientIds, score: Vector) -> ClientIds:
 
 
 def choose_at_random(question: Question, clients: ClientIds) -> ClientIds:
-    """K of the clients, each set equally likely; all of them if there are fewer."""
+    """K clients, drawn uniformly without replacement; all of them if there are fewer."""
     size = min(question.num_selected, len(clients))
     return np.sort(question.generator.choice(np.sort(clients), size, replace=False))
 

@@ -1,4 +1,4 @@
-"""Selectors are code of many authors: what they return is checked, and a mistake is named with the selector."""
+"""Checks of the values that selectors return. Selectors may be written by users; errors name them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
@@ -25,7 +25,7 @@ def make_selector(name: str) -> Selector:
 
 
 def ask_clients(selector: Selector, question: Question, state: Any) -> ClientIds:
-    """The clients that the selector wants to be measured."""
+    """The clients that the selector asks to measure."""
     asked = _ids(selector.name, "asks", selector.asks(question, state))
     outside = asked[(asked < 0) | (asked >= question.num_clients)]
     if len(outside):
@@ -63,7 +63,7 @@ def _chosen(name: str, chosen: Any, question: Question) -> ClientIds:
 
 
 def _ids(name: str, verb: str, values: Any) -> ClientIds:
-    """Different whole numbers."""
+    """Check that ids are distinct integers."""
     ids = np.asarray(values)
     if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
         found = f"an array of type {ids.dtype} and shape {ids.shape}"
@@ -113,7 +113,7 @@ def _weight(name: str, values: Any, client: ClientIds) -> Vector | None:
 
 
 def _vector(name: str, what: str, values: Any, clients: ClientIds, role: str) -> Vector:
-    """One number per client."""
+    """Check that there is one number per client."""
     try:
         vector = np.asarray(values, float)
     except (TypeError, ValueError):

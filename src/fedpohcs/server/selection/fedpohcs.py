@@ -20,7 +20,7 @@ def heterogeneity_scores(
     question: Question, clients: ClientIds, tables: tuple[WeightedAdvantage, ...]
 ) -> dict[str, Vector]:
     """Learning potential, heterogeneity and their difference Delta_n, of each client. Paper: Eq. (DeltaN)."""
-    from fedpohcs.metrics import comparison as metric  # SciPy and Numba: only where a table is compared
+    from fedpohcs.metrics import comparison as metric  # imports SciPy and Numba, which only tables need
 
     stacked, scale = metric.stack_tables(tables, question.compared_pairs), {}
     if question.table_clip is not None:

@@ -1,4 +1,4 @@
-"""FedPOHCS without a phase of its own for measuring: the server remembers tables. Paper: Sec. 4.3."""
+"""FedPOHCS without a separate phase for measurements: the server stores tables. Paper: Sec. 4.3."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
 
 
 class OnePhaseState(NamedTuple):
-    """What the server remembers: each client's table, or its score where tables are private, and whom to ask next."""
+    """State: the table of each client, or its score with privacy, and the clients to ask in the next round."""
 
     tables: dict[int, WeightedAdvantage]
     refresh: ClientIds | None  # clients to ask in the next round; None: nobody was asked yet
@@ -32,7 +32,7 @@ def fedpohcs_one_phase() -> Selector:
 
 
 def _asks(question: Question, state: OnePhaseState) -> ClientIds:
-    """Everyone at first; then those that trained last, and candidates of whom nothing is known."""
+    """All clients at first; later those that trained in the previous round, and candidates without a stored entry."""
     if state.refresh is None:
         return np.arange(question.num_clients)
     known = state.tables.keys() | state.scores.keys()
@@ -52,7 +52,7 @@ def _remember(state: OnePhaseState, metrics: CandidateMetrics) -> OnePhaseState:
 
 
 def _latest_scores(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> dict[str, Vector]:
-    """The scores of the candidates from what is remembered."""
+    """The scores of the candidates from the stored entries."""
     candidates = question.candidates
     if metrics.private:
         return {"selection_metric": np.array([state.scores.get(client, np.nan) for client in candidates.tolist()])}
