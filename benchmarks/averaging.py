@@ -2,11 +2,12 @@
 
 A method is named DRAW/WEIGHT[/SERVER][/LEARNER]:
 - DRAW: `random`, `full` (everyone trains), `top-SCORE` or `draw-SCORE` (in proportion to it);
-- WEIGHT of an update: `steps`, `equal`, `ratio` (score by inclusion probability), or a SCORE;
+- WEIGHT of an update: `steps`, `equal`, `ratio` (score by inclusion probability), `unbiased` (length-sigma by inclusion
+  probability), or a SCORE;
 - SERVER: `mX` is momentum X on the policy alone, `aX` momentum X on policy and critic, `rX` a server learning rate;
 - LEARNER: `common` divides advantages by one scale for all clients, `common-length` also undoes the episode length.
-SCORE is `potential` (the norm of D_n A_n), `length-potential`, `sigma`, `length-sigma` (the metric gradient_scale), or
-`own-potential`, the norm over all pairs of a client.
+SCORE is `potential` (the norm of D_n A_n), `length-potential`, `sigma`, `length-sigma` (the metric gradient_scale),
+`own-potential`, the norm over all pairs of a client, or `gradient`, the norm of the gradient of the mean return.
 
 Results are one JSON file per run in --out; runs that are there are not run again. See docs/what-averaging-aims-at.md.
 """
@@ -106,13 +107,14 @@ def configured(world: str, level: str, seed: int, method: str, rounds: int) -> E
 
 
 def with_server(config: ExperimentConfig, kind: str, value: float) -> ExperimentConfig:
+    """With a server optimiser."""
     settings = {
-        "m": ServerOptimiserConfig(momentum=value, parts=("policy",)),
-        "a": ServerOptimiserConfig(momentum=value),
-        "r": ServerOptimiserConfig(momentum=0.0, learning_rate=value, parts=("policy",)),
+        "m": {"momentum": value, "parts": ("policy",)},
+        "a": {"momentum": value},
+        "r": {"momentum": 0.0, "learning_rate": value, "parts": ("policy",)},
     }[kind]
     federation = replace(config.federation, server_optimiser="momentum")
-    return replace(config, federation=federation, server_optimiser=settings)
+    return replace(config, federation=federation, server_optimiser=ServerOptimiserConfig(**settings))
 
 
 def potential(question: Question, metrics: CandidateMetrics) -> Vector:
@@ -147,6 +149,10 @@ SCORES: dict[str, tuple[frozenset[str], Score]] = {
         frozenset({"gradient_scale", "episode_length"}),
         lambda q, m: length_sigma(q, m) / length(q, m),
     ),
+    "gradient": (
+        frozenset({"gradient_scale", "gradient_norm"}),
+        lambda q, m: length_sigma(q, m) * m.column("gradient_norm"),
+    ),
     "length-sigma": (frozenset({"gradient_scale"}), length_sigma),
 }
 
@@ -154,7 +160,7 @@ SCORES: dict[str, tuple[frozenset[str], Score]] = {
 def make(drawn: str, weight: str) -> Selector:
     """The selector of a method."""
     kind, _, by = drawn.partition("-")
-    names = {name for name in (by, weight) if name in SCORES}
+    names = {name for name in (by, "length-sigma" if weight == "unbiased" else weight) if name in SCORES}
     requires = frozenset().union(*(SCORES[name][0] for name in names))
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
@@ -172,7 +178,12 @@ def make(drawn: str, weight: str) -> Selector:
             return Selection(chosen), state
         if weight == "equal":
             return Selection(chosen, weight=np.ones(len(chosen))), state
-        ratio = score / probability if weight == "ratio" else SCORES[weight][1](question, metrics)
+        if weight == "ratio":
+            ratio = score / probability
+        elif weight == "unbiased":
+            ratio = length_sigma(question, metrics) / probability
+        else:
+            ratio = SCORES[weight][1](question, metrics)
         return Selection(chosen, weight=ratio[place] / ratio[place].sum()), state
 
     asks = {} if requires else {"asks": lambda question, state: question.candidates[:0]}
