@@ -8,17 +8,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ServerOptimiserConfig
 from fedpohcs.core.expected import Expected
 from fedpohcs.core.presets import preset
-from fedpohcs.core.registries import AGGREGATORS, SELECTORS
+from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Selection, WeightedAdvantage
 from fedpohcs.learners.networks import AgentParams, init_agent
 from fedpohcs.metrics.base import find_metric
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
 from fedpohcs.server.aggregation import aggregate
-from fedpohcs.server.selection import Question
+from fedpohcs.server.optimisers import Proposal, make_optimiser
+from fedpohcs.server.optimisers.base import controls_of
+from fedpohcs.server.selection import Question, make_selector
 from fedpohcs.worlds.base import DiscreteActions
 
 NUM_CLIENTS = 12
@@ -49,7 +51,7 @@ def check_selector(name: str, *, seed: int = 0) -> None:
 
 def _selected(name: str, candidates: ClientIds, k: int, seed: int, *, more: bool = False) -> Selection:
     """What a new selector chooses; with `more` it could read metrics that it does not require."""
-    selector = SELECTORS[name]()
+    selector = make_selector(name)
     k = len(candidates) if selector.everyone else k
     weight = np.full(NUM_CLIENTS, 1 / NUM_CLIENTS)
     question = Question(candidates, k, NUM_CLIENTS, weight, np.random.default_rng(seed))
@@ -66,7 +68,7 @@ def _selected(name: str, candidates: ClientIds, k: int, seed: int, *, more: bool
 
 def _check_selection(name: str, selection: Selection, candidates: ClientIds, k: int) -> None:
     at, chosen = f"selector {name!r}", selection.client.tolist()
-    most = len(candidates) if SELECTORS[name]().everyone else k
+    most = len(candidates) if make_selector(name).everyone else k
     _require(len(chosen) > 0, f"{at} must choose somebody")
     _require(len(chosen) <= most, f"{at} must choose at most K (={most}) clients, not {len(chosen)}")
     _require(len(set(chosen)) == len(chosen), f"{at} must choose different clients, not {chosen}")
@@ -176,11 +178,7 @@ def _check_bounded(name: str, rows: list[Params]) -> None:
 
 def check_optimiser(name: str) -> None:
     """Check what a registered server optimiser makes of made-up proposals."""
-    from fedpohcs.core.config import ServerOptimiserConfig  # pyright: ignore[reportAttributeAccessIssue]
-    from fedpohcs.core.registries import OPTIMISERS  # pyright: ignore[reportAttributeAccessIssue]
-    from fedpohcs.server.optimisers import Proposal  # pyright: ignore[reportMissingImports]
-
-    at, optimiser = f"server optimiser {name!r}", OPTIMISERS[name](ServerOptimiserConfig())
+    at, optimiser = f"server optimiser {name!r}", make_optimiser(name, ServerOptimiserConfig())
     previous, weight = agent(0), np.full(3, 1 / 3)
 
     def step(state: Any, target: Params) -> tuple[Params, Any]:
@@ -190,7 +188,7 @@ def check_optimiser(name: str) -> None:
         _require(_same(kept, (state, previous)), f"{at} must not change what it is given")
         _check_like(at, params, previous)
         _check_stored(at, after)
-        controls = [part for part in getattr(type(previous), "controls", ()) if hasattr(previous, part)]
+        controls = [part for part in controls_of(previous) if hasattr(previous, part)]
         taken = all(_same(getattr(params, part), getattr(target, part)) for part in controls)
         _require(taken, f"{at} must take controls ({', '.join(controls)}) from the proposal")
         return params, after

@@ -18,27 +18,28 @@ from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.actors import RowByRow
 from fedpohcs.worlds import make_world, world_levels
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld, World
-from fedpohcs.worlds.host import HostWorld, Play, Played, Quota
+from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
 
 NUM_CLIENTS = 3
 MOST_STEPS = 200  # of an episode that a check plays
 
 
 class RandomActor:
-    """Draws any action, whatever it observes."""
+    """Draws any action, whatever it observes. In a box without bounds it draws from a normal distribution."""
 
     def __init__(self, actions: ContinuousActions | DiscreteActions) -> None:
         self.actions = actions
         size = actions.size if isinstance(actions, ContinuousActions) else 1
-        self.noise = ActionNoise("uniform", size)
+        self.bounded = isinstance(actions, DiscreteActions) or bool(np.isfinite(actions.high - actions.low))
+        self.noise = ActionNoise("uniform" if self.bounded else "normal", size)
 
     def act(self, observation: Any, noise: Any) -> Any:
-        """From uniform numbers to actions: over the whole box, or one of the choices."""
+        """From random numbers to actions."""
         del observation
-        if isinstance(self.actions, ContinuousActions):
-            low, high = self.actions.low, self.actions.high
-            return (low + (high - low) * noise).astype(np.float32)
-        return (noise[..., 0] * self.actions.num_choices).astype(np.int32)
+        if isinstance(self.actions, DiscreteActions):
+            return (noise[..., 0] * self.actions.num_choices).astype(np.int32)
+        low, high = self.actions.low, self.actions.high
+        return (low + (high - low) * noise).astype(np.float32) if self.bounded else noise
 
     def crowd(self, actors: Sequence[Any]) -> RowByRow:
         """One row after the other."""
@@ -98,7 +99,7 @@ def _check_traced_play(config: ExperimentConfig, world: TracedWorld) -> None:
     generator, actor = np.random.default_rng(0), RandomActor(world.actions)
     start = generator.random((count, world.reset_noise), np.float32)
     drift = generator.random((steps, count, world.step_noise), np.float32)
-    actions = actor.act(None, generator.random((steps, count, actor.noise.size), np.float32))
+    actions = actor.act(None, actor.noise.draw(generator, steps * count).reshape(steps, count, -1))
 
     def episode(start: Any, drift: Any, actions: Any, params: Any) -> Any:
         def advance(state: Any, inputs: Any) -> Any:
@@ -158,6 +159,9 @@ def _check_played(config: ExperimentConfig, world: HostWorld, played: Played) ->
     _require(recorded.observation.dtype == np.float32, config, "must record observations in float32")
     finite = np.isfinite(recorded.observation).all() and np.isfinite(recorded.reward).all()
     _require(bool(finite), config, "must give finite observations and rewards")
+    like = empty_trajectory(world).action
+    rule = f"must record actions of type {like.dtype} and shape {(steps, *like.shape[1:])}"
+    _require((recorded.action.dtype, recorded.action.shape) == (like.dtype, (steps, *like.shape[1:])), config, rule)
     ends = recorded.status.ravel() >= Status.TERMINATED
     _require(bool(ends[-1]) and ends.sum() == 1, config, "must record whole episodes, each with one last step")
 
