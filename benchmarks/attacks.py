@@ -123,13 +123,12 @@ Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozen
 
 def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
     """Whom fedpohcs chooses of the candidates of a round; each answer is computed once."""
-    from fedpohcs.core.registries import SELECTORS
     from fedpohcs.core.types import CandidateMetrics
     from fedpohcs.execution.attacked import Lie, inflated_table
-    from fedpohcs.server.selection import Question, top_k
+    from fedpohcs.server.selection import Question, make_selector, top_k
 
     weight = np.full(federation.num_clients, 1 / federation.num_clients)
-    select, known = SELECTORS["fedpohcs"]().select, {}
+    select, known = make_selector("fedpohcs").select, {}
 
     def choose(number: int, left: frozenset[int], clip: float | None, liar: int | None, scale: float) -> frozenset[int]:
         key = number, left, clip, *((liar, scale) if liar in left and scale != 1 else ())
