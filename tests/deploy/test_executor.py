@@ -411,8 +411,6 @@ def test_a_node_that_cannot_run_the_config_is_refused_before_anything_begins(
         monkeypatch.setattr(experiment, "check_names", check_elsewhere)
         return FlowerExecutor(given, grid=grid, limits=SHORT)
 
-    with pytest.raises(
-        UserError, match=r"only 0 of 4 clients came.*node \d+: .*needs the package gymnasium"
-    ):
+    with pytest.raises(UserError, match=r"only 0 of 4 clients came.*node \d+: .*needs the package gymnasium"):
         start_training(config, make_clients)
     assert grid.counts == {"query.hello": 4}
