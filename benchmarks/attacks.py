@@ -141,9 +141,10 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
             k = min(federation.num_selected, len(clients))
             question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
             metrics = CandidateMetrics(clients, {"weighted_advantage": tuple(tables.values())})
-            chosen, scores = select(question, metrics, None)[0]
+            selection, _ = select(question, metrics, None)
+            chosen, score = selection.client, selection.scores["selection_metric"]
             if liar in tables and math.isinf(scale):
-                chosen = top_k(clients, np.where(clients == liar, np.inf, scores["selection_metric"]), k)
+                chosen = top_k(clients, np.where(clients == liar, np.inf, score), k)
             known[key] = frozenset(chosen.tolist())
         return known[key]
 

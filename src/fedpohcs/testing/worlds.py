@@ -16,6 +16,7 @@ from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.registries import PRESETS
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.actors import RowByRow
+from fedpohcs.testing.equality import all_equal
 from fedpohcs.worlds import make_world, world_levels
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld, World
 from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
@@ -122,7 +123,7 @@ def _check_traced_play(config: ExperimentConfig, world: TracedWorld) -> None:
     finite = np.isfinite(first).all() and np.isfinite(observation[running]).all() and np.isfinite(reward[running]).all()
     _require(bool(finite), config, "must give finite observations and rewards")
     again = jax.tree.map(np.asarray, together(start, drift, actions, world.population))
-    _require(_same(played, again), config, "must play the same with the same noise")
+    _require(all_equal(played, again), config, "must play the same with the same noise")
     own = jax.tree.map(lambda x: jnp.asarray(x)[0], world.population)
     _, alone = world.reset(jnp.asarray(start[0]), own)
     _require(np.allclose(alone, first[0], rtol=1e-4, atol=1e-5), config, "must start a client alone as among others")
@@ -139,7 +140,7 @@ def _check_host_play(config: ExperimentConfig, world: HostWorld) -> None:
     _require(len(together) == len(clients), config, f"must return one Played per play, not {len(together)}")
     for one in together:
         _check_played(config, world, one)
-    same = _same(together[-1].trajectory, alone[0].trajectory)
+    same = all_equal(together[-1].trajectory, alone[0].trajectory)
     _require(same, config, "must play the same for a client whoever else plays, and whenever it plays")
 
 
@@ -178,11 +179,6 @@ def _made(config: ExperimentConfig) -> Any:
         return make_world(config)
     except UserError as error:
         raise AssertionError(f"world {config.world!r} must be made at level {config.level!r}: {error}") from error
-
-
-def _same(first: Any, second: Any) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 def _require(holds: bool, config: ExperimentConfig, rule: str) -> None:
