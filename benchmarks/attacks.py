@@ -123,13 +123,12 @@ Choose = Callable[[int, frozenset[int], float | None, int | None, float], frozen
 
 def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
     """Whom fedpohcs chooses of the candidates of a round; each answer is computed once."""
-    from fedpohcs.core.registries import SELECTORS
     from fedpohcs.core.types import CandidateMetrics
     from fedpohcs.execution.attacked import AttackContext, inflated_table
-    from fedpohcs.server.selection import Question, top_k
+    from fedpohcs.server.selection import Question, make_selector, top_k
 
     weight = np.full(federation.num_clients, 1 / federation.num_clients)
-    select, known = SELECTORS["fedpohcs"]().select, {}
+    select, known = make_selector("fedpohcs").select, {}
 
     def choose(number: int, left: frozenset[int], clip: float | None, liar: int | None, scale: float) -> frozenset[int]:
         key = number, left, clip, *((liar, scale) if liar in left and scale != 1 else ())
@@ -142,9 +141,10 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
             k = min(federation.num_selected, len(clients))
             question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
             metrics = CandidateMetrics(clients, {"weighted_advantage": tuple(tables.values())})
-            chosen, scores = select(question, metrics, None)[0]
+            selection, _ = select(question, metrics, None)
+            chosen, score = selection.client, selection.scores["selection_metric"]
             if liar in tables and math.isinf(scale):
-                chosen = top_k(clients, np.where(clients == liar, np.inf, scores["selection_metric"]), k)
+                chosen = top_k(clients, np.where(clients == liar, np.inf, score), k)
             known[key] = frozenset(chosen.tolist())
         return known[key]
 

@@ -83,16 +83,16 @@ def name_of(run: Path) -> str:
 
 def look_ahead(run: Path, num_random: int) -> Outlook:
     """Try every selector's choice, and random ones, from where the run ended."""
-    from fedpohcs.core.registries import SELECTORS
     from fedpohcs.server.round import ask_question
+    from fedpohcs.server.selection import make_selector
 
     executor, server = restored(run)
     config = executor.config
     before = record_episodes(executor, server)
-    question = ask_question(server.round, SELECTORS["fedavg"](), config.federation, config.seed)
+    question = ask_question(server.round, make_selector("fedavg"), config.federation, config.seed)
     names = frozenset({"mean_return", "gradient_norm", "weighted_advantage"})
     metrics = executor.measure(server.params, server.round, question.candidates, names)
-    selections = {name: SELECTORS[name]().select(question, metrics, None)[0] for name in SCORES}
+    selections = {name: make_selector(name).select(question, metrics, None)[0] for name in SCORES}
     k, generator = question.num_selected, np.random.default_rng(0)
     random = [np.sort(generator.choice(question.candidates, k, replace=False)) for _ in range(num_random)]
     returns = returns_of(executor, server, [*(s.client for s in selections.values()), *random], question.candidates)

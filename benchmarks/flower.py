@@ -144,8 +144,10 @@ def message_bytes(preset_name: str) -> dict[str, int]:
     params = make_executor(config, members=np.array([0])).initial_params()
     with tempfile.TemporaryDirectory() as scratch:
         client = RemoteClient(config, 0, Path(scratch), record=True)
-        evaluated = client.answer(Request(EVALUATE, run="a", measures=frozenset({"weighted_advantage"})), params)
-        trained = client.answer(Request(TRAIN, run="a"), params)
+        evaluated = client.answer(
+            Request(EVALUATE, run="a", measures=frozenset({"weighted_advantage"})), lambda like: params
+        )
+        trained = client.answer(Request(TRAIN, run="a"), lambda like: params)
     table = sum(array.nbytes for name, array in evaluated.items() if name.startswith("measured/"))
     return {
         "to a client, every message": sum(array.nbytes for array in named_arrays(params).values()),

@@ -44,7 +44,12 @@ def same_after(kills: int, scratch: Path) -> dict[str, bool]:
     config = dataclasses.replace(preset("tabular", selector="power-of-choice"), rounds=rounds, federation=small)
     run_experiment(config, scratch / "whole", checkpoint_every=0)
     run_experiment(dataclasses.replace(config, rounds=1), scratch / "killed")
-    resume = [sys.executable, str(HERE.parent / "tests" / "killed_run.py"), str(scratch / "killed"), str(kills)]
+    resume = [
+        sys.executable,
+        str(HERE.parent / "tests" / "runs" / "killed_run.py"),
+        str(scratch / "killed"),
+        str(kills),
+    ]
     lengthen(scratch / "killed", rounds)
     subprocess.run(resume, check=True)
     resume_experiment(scratch / "killed")

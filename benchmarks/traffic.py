@@ -51,7 +51,7 @@ def played_rate(episodes: int, *, with_traci: bool) -> float:
     world, plays = make_plays(with_traci)
     before = processor_seconds()
     with Player(world) as player:
-        steps = sum(len(player.play(play, Quota(episodes=episodes)).trajectory.reward) for play in plays)
+        steps = num_steps([player.play(play, Quota(episodes=episodes)) for play in plays])
     return steps / (processor_seconds() - before)
 
 
@@ -65,9 +65,16 @@ def collected_rate(episodes: int) -> float:
         collector.collect(plays, Quota(episodes=1))  # starts the workers
         before = time.perf_counter()
         played = collector.collect(plays, Quota(episodes=episodes))
-        return sum(len(one.trajectory.reward) for one in played) / (time.perf_counter() - before)
+        return num_steps(played) / (time.perf_counter() - before)
     finally:
         collector.close()
+
+
+def num_steps(played: list[Any]) -> int:
+    failures = [one.failure for one in played if one.failure]
+    if failures:
+        raise RuntimeError(failures[0])
+    return sum(len(one.trajectory.reward) for one in played)
 
 
 def make_plays(with_traci: bool) -> tuple[Any, list[Any]]:
@@ -117,7 +124,7 @@ def traci_world() -> Any:
         """The same world, its simulators behind a socket."""
 
         def open(self, client: int) -> Traffic:
-            return Traffic(self.networks[client], self.config, sumo=OverTraci())
+            return Traffic(self.networks[client], self.settings, sumo=OverTraci())
 
     return TraciHongKong("areas", len(AREAS))
 

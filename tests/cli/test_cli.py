@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from conftest import MakeRun, made_up_records
 from fedpohcs.cli import main
 from fedpohcs.cli.program import COMMANDS
+from fedpohcs.cli.signals import Terminated, stopped_by_signals
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.runs import experiment
@@ -358,3 +360,18 @@ def test_an_interrupted_run_keeps_its_rounds(in_empty_folder: Path) -> None:
     assert process.returncode == 130
     assert errors == "fedpohcs: interrupted; the rounds finished so far are kept.\n"
     assert len(load_run(in_empty_folder / "run").rounds["round"]) >= 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_arrives_during_garbage_collection_is_not_lost(number: signal.Signals) -> None:
+    """Python drops what a callback of the garbage collector raises, and JAX has such a callback."""
+
+    def collected(phase: str, info: object) -> None:
+        gc.callbacks.remove(collected)
+        signal.raise_signal(number)
+
+    expected = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    with pytest.raises(expected, match=r"^enough$"), stopped_by_signals("enough"):
+        gc.callbacks.append(collected)
+        gc.collect()
+        time.sleep(10)

@@ -18,6 +18,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import RoundRecord
 from fedpohcs.deploy import executor as module
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
+from fedpohcs.runs import experiment
 from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
 from .loop import LoopGrid
@@ -387,3 +388,29 @@ def test_clients_keep_few_states(config: ExperimentConfig, states: Path) -> None
     list(training_on(LoopGrid(config, states), config).remaining_rounds())
     kept = {len(list(folder.iterdir())) for folder in states.glob("*/client-*")}
     assert max(kept) <= 2 * (Limits().keep_rounds + 1)
+
+
+def test_the_config_is_checked_once_by_the_server_and_once_by_each_node(
+    config: ExperimentConfig, states: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+    monkeypatch.setattr(experiment, "check_names", checked.append)
+    list(training_on(LoopGrid(config, states), config).remaining_rounds())
+    assert checked == [config] * (1 + config.federation.num_clients)
+
+
+def test_a_node_that_cannot_run_the_config_is_refused_before_anything_begins(
+    config: ExperimentConfig, states: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_elsewhere(given: ExperimentConfig) -> None:
+        raise UserError("this world needs the package gymnasium. Install it.")
+
+    grid = LoopGrid(config, states)
+
+    def make_clients(given: ExperimentConfig, **rest: object) -> FlowerExecutor:  # after the server has checked it
+        monkeypatch.setattr(experiment, "check_names", check_elsewhere)
+        return FlowerExecutor(given, grid=grid, limits=SHORT)
+
+    with pytest.raises(UserError, match=r"only 0 of 4 clients came.*node \d+: .*needs the package gymnasium"):
+        start_training(config, make_clients)
+    assert grid.counts == {"query.hello": 4}

@@ -15,9 +15,19 @@ from scipy.stats import trim_mean
 
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.registries import AGGREGATORS
+from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientUpdates
 from fedpohcs.learners.networks import AgentParams, init_agent
-from fedpohcs.server.aggregation import SoundUpdates, aggregate, parameter_mean, policy_mean, tabular_policy
+from fedpohcs.server.aggregation import (
+    Aggregation,
+    SoundUpdates,
+    aggregate,
+    parameter_mean,
+    policy_mean,
+    tabular_policy,
+)
+from fedpohcs.server.replies import sound_updates
+from fedpohcs.server.round import client_weight, update_weight
 from fedpohcs.worlds.base import DiscreteActions
 
 
@@ -28,6 +38,12 @@ def stacked_agents(count: int) -> AgentParams:
 
 def updates(params: AgentParams, steps: list[int]) -> ClientUpdates:
     return ClientUpdates(np.arange(10, 10 + len(steps)), params, np.array(steps))
+
+
+def checked_aggregate(previous: AgentParams, sent: ClientUpdates, federation: FederationConfig) -> Aggregation:
+    """As a round does it: only updates that pass the checks count, each by its steps."""
+    sound = sound_updates(sent, sent.client, previous, most_steps=10)
+    return aggregate(previous, sound, update_weight(sound, client_weight(federation), federation), federation)
 
 
 def test_parameter_mean_equals_the_loop() -> None:
@@ -53,7 +69,7 @@ def test_policy_mean_mixes_probabilities() -> None:
 def test_an_update_that_is_not_finite_is_left_out_and_named(bad: float, position: int) -> None:
     agents = stacked_agents(3)
     agents.critic[0].bias[position] = bad
-    result = aggregate(agents, updates(agents, [5, 5, 5]), np.full(3, 5.0), FederationConfig())
+    result = checked_aggregate(take_clients(stacked_agents(1), 0), updates(agents, [5, 5, 5]), FederationConfig())
     np.testing.assert_array_equal(result.rejected, [10 + position])
     others = [k for k in range(3) if k != position]
     np.testing.assert_allclose(
@@ -62,9 +78,9 @@ def test_an_update_that_is_not_finite_is_left_out_and_named(bad: float, position
 
 
 def test_a_round_without_a_valid_update_keeps_the_policy() -> None:
-    agents, previous = stacked_agents(2), object()
+    agents, previous = stacked_agents(2), take_clients(stacked_agents(1), 0)
     agents.kl_coefficient[:] = np.nan
-    result = aggregate(previous, updates(agents, [5, 5]), np.full(2, 5.0), FederationConfig())
+    result = checked_aggregate(previous, updates(agents, [5, 5]), FederationConfig())
     assert result.params is previous
     np.testing.assert_array_equal(result.rejected, [10, 11])
 
@@ -292,8 +308,8 @@ def test_too_few_sound_updates_keep_the_policy_and_all_are_named(name: str) -> N
     rows[: 5 - least + 1] = np.nan
     federation = FederationConfig(aggregator=name)
     agents = from_rows(rows)
-    result = aggregate(START, updates(agents, [1] * 5), np.ones(5), federation)
+    result = checked_aggregate(START, updates(agents, [1] * 5), federation)
     assert result.params is START
     np.testing.assert_array_equal(result.rejected, np.arange(10, 15))
-    enough = aggregate(START, updates(agents, [1] * 5), np.ones(5), replace(federation, tolerated_liars=0))
+    enough = checked_aggregate(START, updates(agents, [1] * 5), replace(federation, tolerated_liars=0))
     assert (enough.params is START) == (least - 1 < AGGREGATORS[name].least(0))

@@ -15,7 +15,7 @@ from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig, ServerOptimiserConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
-from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS, SELECTORS
+from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
 from fedpohcs.core.types import ServerState
 from fedpohcs.learners.networks import AgentParams
 from fedpohcs.runs.experiment import optimiser_name, resume_experiment, run_experiment, start_training
@@ -23,7 +23,7 @@ from fedpohcs.runs.storage import load_run
 from fedpohcs.server.aggregation import Aggregator, Combination
 from fedpohcs.server.optimisers import IDENTITY, Proposal, ServerOptimiser, make_optimiser
 from fedpohcs.server.round import run_round
-from fedpohcs.server.selection import fedavg, make_selector
+from fedpohcs.server.selection import make_selector
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4)
 CONFIG = replace(preset("tabular"), rounds=4, federation=SMALL)
@@ -295,10 +295,9 @@ def test_an_epsilon_of_zero_is_refused_where_it_is_divided_by(name: str) -> None
         make_optimiser(name, ServerOptimiserConfig(epsilon=0.0))
 
 
-def test_a_selector_may_recommend_an_optimiser_which_the_config_may_overrule(monkeypatch) -> None:
-    monkeypatch.setitem(SELECTORS.entries, "eager", lambda: fedavg()._replace(optimiser="yogi"))
-    config = replace(CONFIG, selector="eager")
-    assert optimiser_name(config) == "yogi" and config.method == "eager"
-    plain = replace(config, federation=replace(config.federation, server_optimiser="identity"))
-    assert optimiser_name(plain) == "identity" and plain.method == "eager+identity"
-    assert optimiser_name(CONFIG) == "identity"
+def test_a_selector_may_recommend_an_optimiser_which_the_config_may_overrule() -> None:
+    selector, eager = make_selector("fedavg"), make_selector("fedavg")._replace(optimiser="yogi")
+    assert optimiser_name(CONFIG, eager) == "yogi" and CONFIG.method == CONFIG.selector
+    plain = replace(CONFIG, federation=replace(CONFIG.federation, server_optimiser="identity"))
+    assert optimiser_name(plain, eager) == "identity" and plain.method == f"{CONFIG.selector}+identity"
+    assert optimiser_name(CONFIG, selector) == "identity"

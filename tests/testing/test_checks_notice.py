@@ -1,7 +1,8 @@
 """Every check notices a plug-in that breaks the contract, and names what is broken."""
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +13,8 @@ import pytest
 
 from fedpohcs.core import registries as known
 from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
-from fedpohcs.core.registries import AGGREGATORS, METRICS, SELECTORS, WORLDS
+from fedpohcs.core.registries import AGGREGATORS, METRICS, OPTIMISERS, SELECTORS, WORLDS
+from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.core.types import Selection
 from fedpohcs.learners import ppo
 from fedpohcs.learners.base import make_learner
@@ -31,9 +33,9 @@ from fedpohcs.testing import (
 )
 from fedpohcs.testing.learners import check_actors, check_draws, check_equality, check_independence, check_state
 from fedpohcs.testing.probes import DiscreteProbes, probe_config
+from fedpohcs.worlds.base import ContinuousActions
+from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, episode_generator
 from fedpohcs.worlds.tabular import TabularWorlds
-
-OPTIMISERS: Any = getattr(known, "OPTIMISERS", None)
 
 
 @pytest.fixture(autouse=True)
@@ -252,7 +254,6 @@ def raised_in_place(params: Any) -> Any:
     return params
 
 
-@pytest.mark.skipif(OPTIMISERS is None, reason="there are no server optimisers")
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
@@ -329,6 +330,113 @@ class Endless(TabularWorlds):
     ],
 )
 def test_the_check_of_a_world_notices(world: type, complaint: str) -> None:
+    WORLDS["broken"] = world
+    with pytest.raises(AssertionError, match=complaint):
+        check_world("broken")
+
+
+class Walk(HostWorld):
+    """A host world without a simulator, stepped in this process: each client walks until it has gone far enough."""
+
+    levels: ClassVar[tuple[str, ...]] = ("own",)
+    observation_size, actions, horizon = 1, ContinuousActions(1, -math.inf, math.inf), 50
+
+    def __init__(self, level: str, num_clients: int) -> None:
+        del level, num_clients
+
+    def make_collector(self) -> Any:
+        return self
+
+    def close(self) -> None:
+        pass
+
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+        return [Played(self.walk(play, min(self.horizon, quota.steps_per_episode or self.horizon))) for play in plays]
+
+    def walk(self, play: Play, most: int) -> Trajectory:
+        """One episode, cut at the time limit."""
+        generator = episode_generator(play, 0)
+        place = generator.normal(size=1).astype(np.float32)
+        seen, actions = [place], []
+        for noise in play.actor.noise.draw(generator, most):
+            actions.append(play.actor.act(seen[-1], noise))
+            seen.append(seen[-1] + actions[-1])
+        status = np.full((most, 1), Status.RUNNING, np.int8)
+        status[-1] = Status.TRUNCATED
+        observation, action = np.stack(seen)[:, None], np.stack(actions)[:, None]
+        reward = -np.abs(observation[1:, :, 0])
+        return Trajectory(observation[:-1], action, reward, status, observation[1:])
+
+
+def walking(change: Any) -> type[Walk]:
+    """The world with something wrong in what is played: `change(plays, played)`."""
+
+    class Broken(Walk):
+        def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+            return change(plays, super().collect(plays, quota))
+
+    return Broken
+
+
+def recording(**changes: Any) -> type[Walk]:
+    """The world with other arrays in its trajectories, each made of the right one."""
+
+    def changed(one: Played) -> Played:
+        wrong = {name: change(getattr(one.trajectory, name)) for name, change in changes.items()}
+        return one._replace(trajectory=one.trajectory._replace(**wrong))
+
+    return walking(lambda plays, played: [changed(one) for one in played])
+
+
+class Breathless(Walk):
+    """Goes on after its time limit."""
+
+    def walk(self, play: Play, most: int) -> Trajectory:
+        return super().walk(play, most + 1)
+
+
+class Aging(Walk):
+    """Rewards depend on how often it was played before."""
+
+    def __init__(self, level: str, num_clients: int) -> None:
+        self.calls = 0
+
+    def walk(self, play: Play, most: int) -> Trajectory:
+        self.calls += 1
+        steps = super().walk(play, most)
+        return steps._replace(reward=steps.reward + np.float32(self.calls))
+
+
+def together(plays: Sequence[Play], played: list[Played]) -> list[Played]:
+    return [x._replace(trajectory=x.trajectory._replace(reward=x.trajectory.reward / len(plays))) for x in played]
+
+
+def failing(plays: Sequence[Play], played: list[Played]) -> list[Played]:
+    return [one._replace(failure="the floor is wet") for one in played]
+
+
+def test_a_sound_host_world_without_bounds_of_its_actions_passes() -> None:
+    WORLDS["walks"] = Walk
+    check_world("walks")
+
+
+@pytest.mark.parametrize(
+    ("world", "complaint"),
+    [
+        (walking(together), "must play the same for a client whoever else plays"),
+        (Aging, "must play the same for a client whoever else plays, and whenever it plays"),
+        (walking(failing), "must play: the floor is wet"),
+        (walking(lambda plays, played: played[:-1]), "must return one Played per play, not 2"),
+        (Breathless, "must end an episode after at most 50 steps, not 51"),
+        (recording(observation=lambda x: x.astype(float)), "must record observations in float32"),
+        (recording(observation=lambda x: x[:, 0]), r"must record observations of shape \(50, 1, 1\), not \(50, 1\)"),
+        (recording(action=lambda x: x[:, 0]), r"must record actions of type float32 and shape \(50, 1, 1\)"),
+        (recording(reward=lambda x: x / 0), "must give finite observations and rewards"),
+        (recording(status=lambda x: np.full_like(x, Status.RUNNING)), "must record whole episodes"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_the_check_of_a_host_world_notices(world: type, complaint: str) -> None:
     WORLDS["broken"] = world
     with pytest.raises(AssertionError, match=complaint):
         check_world("broken")

@@ -1,13 +1,13 @@
 """Everything that is registered keeps its contract."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpohcs.core import registries
 from fedpohcs.core.config import from_dict
-from fedpohcs.core.registries import AGGREGATORS, LEARNERS, METRICS, SELECTORS, WORLDS
+from fedpohcs.core.registries import AGGREGATORS, LEARNERS, METRICS, OPTIMISERS, SELECTORS, WORLDS
 from fedpohcs.testing import (
     PROBES,
     check_aggregator,
@@ -21,7 +21,6 @@ from fedpohcs.testing import (
 )
 from fedpohcs.testing.probes import Probe, played_values
 
-OPTIMISERS = tuple(getattr(registries, "OPTIMISERS", ()))
 NEEDS = {
     "hoppers": "mujoco",
     "half-cheetahs": "mujoco",
@@ -29,6 +28,7 @@ NEEDS = {
     "hongkong": "libsumo",
     "gym": "gymnasium",
 }
+EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW = {"num_clients": 3, "num_candidates": 2, "num_selected": 1}
 CONFIGS = {"gym": from_dict({"world": "gym", "level": "own", "env": "CartPole-v1", "federation": FEW})}
 
@@ -68,7 +68,13 @@ def test_a_world_keeps_its_contract(name: str) -> None:
     needed = NEEDS.get(name)
     if needed and find_spec(needed) is None:
         pytest.skip(f"needs {needed}")
-    check_world(CONFIGS.get(name, name), play=needed is None)  # simulators are started by the tests of their worlds
+    check_world(CONFIGS.get(name, name))
+
+
+def test_a_fleet_of_unlike_poles_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gymnasium")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    check_world(from_dict({"world": "gym", "level": "own", "env": "cartpoles:make_client", "federation": FEW}))
 
 
 def test_known_values_of_a_probe_follow_from_its_rewards() -> None:

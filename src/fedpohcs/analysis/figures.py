@@ -1,6 +1,5 @@
 """The paper's figures from run folders: return by round, and selected clients. Nothing is trained again."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,19 +125,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         raise UserError(f"output (={str(path)!r}) must end in one of {', '.join('.' + f for f in sorted(formats))}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _save(figure, path, ending)
+        with matplotlib.rc_context(STYLE):
+            figure.savefig(path, format=ending, dpi=160, metadata={"Date": None} if ending == "svg" else {})
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
-
-
-def to_svg(figure: Figure) -> bytes:
-    """The figure as an SVG document."""
-    buffer = io.BytesIO()
-    _save(figure, buffer, "svg")
-    return buffer.getvalue()
-
-
-def _save(figure: Figure, target: Any, ending: str) -> None:
-    metadata = {"Date": None} if ending == "svg" else {}
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(target, format=ending, dpi=160, metadata=metadata)

@@ -215,18 +215,6 @@ def reference_table(groups: Sequence[Group]) -> list[Table]:
     return [Table(f"mean return of each client, last {LAST_ROUNDS} rounds", headers, tuple(rows))]
 
 
-def timings_table(groups: Sequence[Group]) -> Table:
-    """Median seconds of each phase of a round, over all rounds of all seeds; round 0 only evaluates."""
-    phases = [name for name in groups[0].runs[0].timings if name != "round"]
-    rows = []
-    for group in groups:
-        seconds = [np.concatenate([run.timings[phase][1:] for run in group.runs]) for phase in phases]
-        rows.append(
-            (f"{group.label} ({group.level})", *(_decimal(np.median(s), 3) if len(s) else "-" for s in seconds))
-        )
-    return Table("median seconds per round", ("", *phases), tuple(rows))
-
-
 def to_csv(
     groups: Sequence[Group],
     reference: str | None = None,

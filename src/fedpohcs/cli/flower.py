@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from fedpohcs.cli.options import RunSettings
 from fedpohcs.cli.parsing import parse
-from fedpohcs.cli.settings import run_path, settings_as, starting_point
+from fedpohcs.cli.settings import parse_experiment
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.deploy import require_flower, require_no_held_out
@@ -128,11 +128,8 @@ def run(arguments: list[str]) -> None:
         return _resume(arguments)
     from fedpohcs.runs.storage import check_free
 
-    start = starting_point("flower run", arguments)
-    default = RunOptions(settings_as(RunSettings, start.config(start.level, start.selector)))
-    given = _parse(RunOptions, f"run {start.name}", run, start.rest, default)
-    config = settings_as(ExperimentConfig, given.config)
-    out = given.out or Path("runs") / start.name / run_path(config)
+    given, config, folder = parse_experiment(RunOptions, "flower run", run.__doc__, arguments)
+    out = given.out or folder
     check_free(out, given.overwrite)
     _check(config, given)
     _check_processes(config, given.processes)
@@ -215,12 +212,9 @@ def app(arguments: list[str]) -> None:
     """Write the folder that `flwr run` takes, for a SuperLink that runs elsewhere."""
     from fedpohcs.deploy.app_folder import run_settings, write_app
 
-    start = starting_point("flower app", arguments)
-    default = AppOptions(settings_as(RunSettings, start.config(start.level, start.selector)))
-    given = _parse(AppOptions, f"app {start.name}", app, start.rest, default)
-    config = settings_as(ExperimentConfig, given.config)
+    given, config, folder = parse_experiment(AppOptions, "flower app", app.__doc__, arguments)
     _check(config, given)
-    out = given.out or Path("runs") / start.name / run_path(config)
+    out = given.out or folder
     settings = run_settings(config, out, **given.waiting.settings())
     settings |= {"checkpoint-every": given.checkpoint_every, "members": _members(config, given.members)}
     print(write_app(given.app, settings))

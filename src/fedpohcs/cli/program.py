@@ -13,7 +13,7 @@ import tyro
 from fedpohcs.cli import inspect as inspection
 from fedpohcs.cli import options
 from fedpohcs.cli.parsing import parse
-from fedpohcs.cli.settings import StartingPoint, run_path, settings_as, starting_point
+from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, settings_as, starting_point
 from fedpohcs.cli.signals import Terminated, stopped_by_signals
 from fedpohcs.cli.theory import theory
 from fedpohcs.core.config import ExperimentConfig
@@ -72,11 +72,8 @@ def train(arguments: list[str]) -> None:
     """Train one federation and write a run folder."""
     from fedpohcs.runs.storage import check_free
 
-    start = starting_point("train", arguments)
-    default = options.TrainOptions(settings_as(options.RunSettings, start.config(start.level, start.selector)))
-    given = _parse(options.TrainOptions, f"train {start.name}", start.rest, default)
-    config = settings_as(ExperimentConfig, given.config)
-    out = given.out or Path("runs") / start.name / run_path(config)
+    given, config, folder = parse_experiment(options.TrainOptions, "train", train.__doc__, arguments)
+    out = given.out or folder
     check_free(out, given.overwrite)
     from fedpohcs.runs.experiment import run_experiment
     from fedpohcs.runs.loggers import make_loggers
@@ -156,12 +153,9 @@ def reproduce(arguments: list[str]) -> None:
 
 def config(arguments: list[str]) -> None:
     """Print a preset as a TOML file that train and compare read with --config."""
-    start = starting_point("config", arguments)
-    default = options.ConfigOptions(settings_as(options.RunSettings, start.config(start.level, start.selector)))
-    given = _parse(options.ConfigOptions, f"config {start.name}", start.rest, default)
     from fedpohcs.core.toml import to_toml
 
-    print(to_toml(settings_as(ExperimentConfig, given.config)), end="")
+    print(to_toml(parse_experiment(options.ConfigOptions, "config", config.__doc__, arguments).config), end="")
 
 
 def plot(arguments: list[str]) -> None:

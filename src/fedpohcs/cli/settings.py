@@ -7,8 +7,10 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from fedpohcs.cli.options import RunSettings
+from fedpohcs.cli.parsing import parse
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.core.learning import as_kind
@@ -68,6 +70,23 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
         return _with_learner(_with_clients(_with_method(make, level, selector), clients), seen.learner)
 
     return StartingPoint(name, start, rest, seen.level, seen.selector)
+
+
+class Given(NamedTuple):
+    """What a command was told that runs, or describes, one experiment."""
+
+    options: Any  # of the command's own class
+    config: ExperimentConfig
+    folder: Path  # of the run, unless the options name another
+
+
+def parse_experiment(cls: Callable[..., Any], command: str, description: str | None, arguments: list[str]) -> Given:
+    """The options of a command, and the experiment that they make of a preset or file."""
+    start = starting_point(command, arguments)
+    default = cls(settings_as(RunSettings, start.config(start.level, start.selector)))
+    options = parse(type(default), f"fedpohcs {command} {start.name}", description, start.rest, default)
+    config = settings_as(ExperimentConfig, options.config)
+    return Given(options, config, Path("runs") / start.name / run_path(config))
 
 
 def present_names(arguments: list[str]) -> list[str]:

@@ -1,8 +1,14 @@
 """Handling of SIGINT and SIGTERM in commands."""
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+SECONDS_TO_TRY_AGAIN = 0.01
 
 
 class Terminated(KeyboardInterrupt):
@@ -19,12 +25,22 @@ def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
             signal.signal(name, signal.SIG_DFL)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
+    def try_again(dropped: Any) -> None:
+        """Python drops what is raised in some callbacks, such as those of garbage collection, in which JAX has one."""
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            return report(dropped)
+        number = signal.SIGTERM if isinstance(dropped.exc_value, Terminated) else signal.SIGINT
+        signal.signal(number, stop)
+        threading.Timer(SECONDS_TO_TRY_AGAIN, os.kill, (os.getpid(), number)).start()
+
     handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: signal.SIG_IGN}
     before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
+    report, sys.unraisablehook = sys.unraisablehook, try_again
     try:
         yield
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(message) from interrupt
     finally:
+        sys.unraisablehook = report
         for name, handler in before.items():
             signal.signal(name, handler)

@@ -11,15 +11,25 @@ def named_arrays(tree: Any) -> dict[str, Any]:
     """Every array of a tree, named by its path."""
     import jax
 
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+    return dict(zip(_places(tree), map(np.asarray, jax.tree.leaves(tree)), strict=True))
 
 
 def tree_like(template: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any:
-    """A tree with the structure of the template, filled with the arrays named `prefix` plus their path."""
+    """A tree of the template's structure whose arrays are those called `prefix` and their place in it.
+
+    Works inside compiled programs, such as the loss of a learner that reads what a server optimiser sends.
+    """
     import jax
 
-    return jax.tree.unflatten(jax.tree.structure(template), [arrays[prefix + name] for name in named_arrays(template)])
+    return jax.tree.unflatten(jax.tree.structure(template), [arrays[prefix + place] for place in _places(template)])
+
+
+def _places(tree: Any) -> list[str]:
+    """Where each array of a tree is, in the order of its leaves: `policy/layers/0/kernel`."""
+    import jax
+
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
 
 
 def take_clients(tree: Any, index: Any) -> Any:

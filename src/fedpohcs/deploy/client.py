@@ -6,7 +6,7 @@ answering the same question twice gives the same answer.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +80,16 @@ class RemoteClient:
         self.record = record
         self.member = member
 
-    def answer(self, request: Request, params: Params, extra: Extra = NO_EXTRA) -> dict[str, np.ndarray]:
-        """Do the requested task and store the new state."""
+    def answer(
+        self, request: Request, read: Callable[[Params], Params], extra: Extra = NO_EXTRA
+    ) -> dict[str, np.ndarray]:
+        """Do the requested task and store the new state.
+
+        Args:
+            request: the task.
+            read: the parameters that came with it, given others of the same shapes and types.
+            extra: arrays by name that came with them.
+        """
         memory = Memory(run_folder(self.states, request.run, self.client))
         now = moment(request.phase, request.round)
         found = memory.before(now)
@@ -92,6 +100,7 @@ class RemoteClient:
         else:
             executor = self._executor(snapshot)
         with closing(executor):
+            params = read(executor.initial_params())
             if request.phase == MEASURE and self._missed_evaluation(request, found):
                 executor.evaluate(params, request.round, self._me)
             arrays = self._do(executor, request, params, extra)

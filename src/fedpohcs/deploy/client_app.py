@@ -4,6 +4,7 @@ A message finds a new process, whose imports may take longer than its work: what
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.registries import register_plugins
 from fedpohcs.deploy.codec import extra_from_record, from_record, params_from_record, to_record
 from fedpohcs.deploy.node import logical_client, member_of, state_folder
 from fedpohcs.deploy.protocol import (
@@ -39,32 +41,37 @@ def answer(message: Message, context: Context) -> Message:
     request = request_from(dict(message.content.config_records["request"]), rules, _secret_message(message))
     content = RecordDict({"answer": ConfigRecord(answer_values(request.stamp(logical_client(context)), rules))})
     if request.phase == HELLO:
-        member_of(context, config, request.run)  # raises if key files are missing, before anything else is done
+        _check(context, config, request)
     else:
         respond = _respond_privately if request.phase == PRIVATE else _respond
         content["arrays"] = to_record(respond(message, context, config, request))
     return Message(content, reply_to=message)
 
 
-def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
-    """Let the client play, measure or train, and return the reply."""
-    from fedpohcs.runs.experiment import check_names, configure_jax
-    from fedpohcs.server.selection import make_selector
+def _check(context: Context, config: ExperimentConfig, request: Request) -> None:
+    """Refuse, before anything begins, what this node cannot run or may not tell."""
+    from fedpohcs.runs.experiment import check_names
 
     check_names(config)
+    member_of(context, config, request.run)
+
+
+def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
+    """Let the client play, measure or train, and return the reply."""
+    from fedpohcs.runs.experiment import configure_jax
+    from fedpohcs.server.selection import make_selector
+
+    register_plugins()
     configure_jax(1)
     from fedpohcs.deploy.client import RemoteClient
-    from fedpohcs.execution.clients import initial_params
-    from fedpohcs.learners.base import make_learner
     from fedpohcs.metrics.base import read_from
-    from fedpohcs.worlds import make_world
 
     record = read_from(make_selector(config.selector).requires, "episodes")
-    template = initial_params(make_learner(config.learner, make_world(config)), config.seed)
-    params = params_from_record(message.content.array_records["params"], template)
     member = member_of(context, config, request.run)
     remote = RemoteClient(config, logical_client(context), state_folder(context), record=record, member=member)
-    return remote.answer(request, params, extra_from_record(message.content.array_records.get("extra")))
+    received = message.content.array_records
+    params = partial(params_from_record, received["params"])
+    return remote.answer(request, params, extra_from_record(received.get("extra")))
 
 
 def _respond_privately(

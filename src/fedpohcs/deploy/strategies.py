@@ -26,12 +26,11 @@ from flwr.serverapp.strategy import FedAvg
 from fedpohcs.core.errors import require
 from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.randomness import Purpose, host_generator
-from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.deploy.codec import from_record, to_record
 from fedpohcs.metrics.table import check_table, pack_table, table_rules, unpack_table
 from fedpohcs.server.replies import checked_arrays
-from fedpohcs.server.selection import Question
+from fedpohcs.server.selection import Question, make_selector
 
 QUERY = f"{MessageType.QUERY}.selection"
 SECONDS_PER_POLL = 1.0  # as in Flower's `FedAvg`
@@ -158,7 +157,7 @@ class _Selecting(FedAvg):
         weight = np.full(len(nodes), 1 / len(nodes))
         question = Question(positions, min(self.num_selected, len(nodes)), len(nodes), weight, generator)
         metrics = self._metrics(positions, [answers[node] for node in nodes])
-        selection, _ = SELECTORS[self.selector]().select(question, metrics, None)
+        selection, _ = make_selector(self.selector).select(question, metrics, None)
         return [nodes[position] for position in selection.client.tolist()]
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_known
-from fedpohcs.core.registries import SELECTORS, register_plugins
+from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, read_from
@@ -17,7 +17,7 @@ from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest,
 from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import Executor
-from fedpohcs.server.selection import make_selector
+from fedpohcs.server.selection import Selector, make_selector
 from fedpohcs.worlds import check_world, make_world
 from fedpohcs.worlds.host import HostWorld
 
@@ -81,7 +81,7 @@ class Training:
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
-        self.optimiser = make_optimiser(optimiser_name(config), config.server_optimiser)
+        self.optimiser = make_optimiser(optimiser_name(config, self.selector), config.server_optimiser)
         self.state = saved.server if saved else self._first_state()
 
     def _first_state(self) -> ServerState:
@@ -116,6 +116,11 @@ class Training:
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
     """A new run of `config`, in memory."""
     check_names(config)
+    return _new_training(config, make_clients)
+
+
+def _new_training(config: ExperimentConfig, make_clients: MakeExecutor) -> Training:
+    """The start of a run whose config is checked."""
     configure_jax(config.groups)
     return Training(config, make_clients=make_clients)
 
@@ -144,9 +149,9 @@ def run_experiment(
     check_names(config)
     _check_cadence(checkpoint_every)
     if out is None:
-        return _run_all(start_training(config, make_clients), None, observers, 0, keep_records)
+        return _run_all(_new_training(config, make_clients), None, observers, 0, keep_records)
     with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
-        return _run_all(start_training(config, make_clients), folder, observers, checkpoint_every, keep_records)
+        return _run_all(_new_training(config, make_clients), folder, observers, checkpoint_every, keep_records)
 
 
 def resume_experiment(
@@ -222,9 +227,9 @@ def _run_all(
     return History(config, records, training.state.params)
 
 
-def optimiser_name(config: ExperimentConfig) -> str:
+def optimiser_name(config: ExperimentConfig, selector: Selector) -> str:
     """The server optimiser of a config: the one it names, or the one that its selector recommends."""
-    return config.federation.server_optimiser or make_selector(config.selector).optimiser
+    return config.federation.server_optimiser or selector.optimiser
 
 
 def configure_jax(groups: int) -> None:
@@ -239,22 +244,21 @@ def check_names(config: ExperimentConfig) -> None:
 
     This is not done when a config is made: runs can be read without the packages of their selector or world.
     """
-    from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
-
     register_plugins()
     require_known("selector", config.selector, SELECTORS)
-    make_selector(config.selector)
+    selector = make_selector(config.selector)
     world = check_world(config)
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     config.learner.check_actions(world.actions)
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
-    require_known("federation.server_optimiser", optimiser_name(config), OPTIMISERS)
-    make_optimiser(optimiser_name(config), config.server_optimiser)
-    _check_trust(config)
+    optimiser = optimiser_name(config, selector)
+    require_known("federation.server_optimiser", optimiser, OPTIMISERS)
+    make_optimiser(optimiser, config.server_optimiser)
+    _check_trust(config, selector)
     if config.privacy != "none":
-        _check_privacy(config)
+        _check_privacy(config, selector)
     if federation.aggregator == "policy-mean":
         from fedpohcs.worlds.base import DiscreteActions
 
@@ -263,11 +267,9 @@ def check_names(config: ExperimentConfig) -> None:
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
 
 
-def _check_trust(config: ExperimentConfig) -> None:
+def _check_trust(config: ExperimentConfig, selector: Selector) -> None:
     """Refuse more Byzantine clients than the aggregator tolerates, a cap with `full`, and attacks on nothing."""
-    from fedpohcs.core.registries import AGGREGATORS
-
-    selector, federation, attack = make_selector(config.selector), config.federation, config.attack
+    federation, attack = config.federation, config.attack
     name, byzantine = federation.aggregator, federation.tolerated_liars
     k = federation.num_clients if selector.everyone else federation.num_selected
     least = AGGREGATORS[name].least(byzantine)
@@ -283,8 +285,6 @@ def _check_trust(config: ExperimentConfig) -> None:
 
 
 def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
-    from fedpohcs.core.registries import ATTACKS
-
     kind, tables = config.attack.kind, bool(hidden_as(requires, "table"))
     require_known("attack.kind", str(kind), ATTACKS)
     about = ATTACKS[str(kind)].about
@@ -299,14 +299,13 @@ def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
 PRIVACY_PACKAGES = {"masked": ("privacy", ("cryptography",)), "he": ("he", ("cryptography", "tenseal"))}
 
 
-def _check_privacy(config: ExperimentConfig) -> None:
+def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
     """Refuse what the protocol cannot do, or cannot do safely."""
     extra, packages = PRIVACY_PACKAGES[config.privacy]
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     remedy = f"pip install 'fedpohcs[{extra}]'"
     require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
-    selector, federation = make_selector(config.selector), config.federation
-    protection, tables = config.protection, hidden_as(selector.requires, "table")
+    federation, protection, tables = config.federation, config.protection, hidden_as(selector.requires, "table")
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
         require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")

@@ -18,6 +18,7 @@ from fedpohcs.execution.mapping import CLIENT_MAPS, joined
 from fedpohcs.learners.base import Broadcast, Learner, make_learner
 from fedpohcs.learners.client import ClientProgram, Own, TrainingResult
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
+from fedpohcs.testing.equality import all_equal
 from fedpohcs.testing.probes import (
     PROBES,
     ROUNDS,
@@ -105,7 +106,7 @@ def check_draws(learner: Learner, seed: int = 0) -> None:
     _require(bool(lengths), learner, "must draw at least one array; without draws keep the default of `draws`")
     rule = f"must give draws a leading axis of local_iterations (={iterations})"
     _require(all(length == (iterations,) for length in lengths), learner, rule)
-    _require(_same(first, again), learner, "must draw the same from equal generators")
+    _require(all_equal(first, again), learner, "must draw the same from equal generators")
 
 
 def check_actors(learner: Learner, seed: int = 0) -> None:
@@ -121,16 +122,20 @@ def check_actors(learner: Learner, seed: int = 0) -> None:
         action = actor.act(seen, noise)
         _require(isinstance(action, np.ndarray), learner, "must act with NumPy arrays on NumPy arrays")
         _require(action.dtype in (np.float32, np.int32), learner, f"must act in float32 or int32, not {action.dtype}")
-        _require(_same(actor.act(seen, noise), action), learner, "must act alike whenever it sees and draws the same")
+        _require(
+            all_equal(actor.act(seen, noise), action), learner, "must act alike whenever it sees and draws the same"
+        )
         one = np.asarray(actor.act(seen[0], noise[0]))
         _require(_close(one, action[0], 1e-5), learner, "must act on one observation as on a batch")
         traced = learner.actor(*jax.tree.map(jnp.asarray, (params, filters, schedule)), training=training)
         on_device = np.asarray(traced.act(jnp.asarray(seen), jnp.asarray(noise)))
         _require(_close(on_device, action, 1e-4), learner, "must act alike on NumPy and JAX arrays")
-        _require(_same(_sent_to_worker(learner, actor).act(seen, noise), action), learner, "must act alike in workers")
+        _require(
+            all_equal(_sent_to_worker(learner, actor).act(seen, noise), action), learner, "must act alike in workers"
+        )
         crowd = actor.crowd([actor, actor]).rows(np.arange(len(seen)) % 2)(seen, noise)
         _require(_close(np.asarray(crowd), action, 1e-4), learner, "must act alike in a crowd")
-    _require(_same((params, filters), before), learner, "must not change its filters or weights while it plays")
+    _require(all_equal((params, filters), before), learner, "must not change its filters or weights while it plays")
 
 
 def check_state(learner: Learner, seed: int = 0) -> None:
@@ -147,7 +152,7 @@ def check_state(learner: Learner, seed: int = 0) -> None:
         rule = f"must keep {place!r} of type {old.dtype} and shape {old.shape}, not {new.dtype} and {new.shape}"
         _require((old.dtype, old.shape) == (new.dtype, new.shape), learner, rule)
     stored = from_bytes(to_bytes(Checkpoint(0, {}, now))).state
-    same = jax.tree.structure(stored) == jax.tree.structure(now) and _same(stored, now)
+    same = jax.tree.structure(stored) == jax.tree.structure(now) and all_equal(stored, now)
     _require(same, learner, "must have parameters and memory that a checkpoint gives back as they were")
     names = tuple(result.info._fields)
     _require(names == tuple(learner.info), learner, f"must report what `info` names, not {', '.join(names)}")
@@ -162,7 +167,7 @@ def check_independence(learner: Learner, seed: int = 0) -> None:
         rule = f"must learn the same with other clients and alone; {place!r} differs"
         _require(_close(mine, alone, 1e-3), learner, rule)
     again = _trained(learner, MAPS[0], np.arange(NUM_CLIENTS), seed)
-    _require(_same(again.params, together.params), learner, "must learn the same from the same seed")
+    _require(all_equal(again.params, together.params), learner, "must learn the same from the same seed")
 
 
 def _leaves(result: TrainingResult) -> list[Any]:
@@ -199,11 +204,6 @@ def _sent_to_worker(learner: Learner, actor: Any) -> Any:
         return worker.loads(bytes(worker.dumps(actor)))
     except Exception as error:
         raise AssertionError(f"learner {learner.config.kind!r} must have actors that pickle: {error}") from error
-
-
-def _same(first: Any, second: Any) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 def _close(first: Any, second: Any, tolerance: float) -> bool:

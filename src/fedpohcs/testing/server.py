@@ -8,17 +8,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ServerOptimiserConfig
 from fedpohcs.core.expected import Expected
 from fedpohcs.core.presets import preset
-from fedpohcs.core.registries import AGGREGATORS, SELECTORS
+from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Selection, WeightedAdvantage
 from fedpohcs.learners.networks import AgentParams, init_agent
 from fedpohcs.metrics.base import find_metric
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
 from fedpohcs.server.aggregation import aggregate
-from fedpohcs.server.selection import Question
+from fedpohcs.server.optimisers import Proposal, make_optimiser
+from fedpohcs.server.optimisers.base import controls_of
+from fedpohcs.server.selection import Question, make_selector
+from fedpohcs.testing.equality import all_equal
 from fedpohcs.worlds.base import DiscreteActions
 
 NUM_CLIENTS = 12
@@ -39,17 +42,19 @@ def check_selector(name: str, *, seed: int = 0) -> None:
         selection = _selected(name, candidates, k, draw)
         _check_selection(name, selection, candidates, k)
         again = _selected(name, candidates, k, draw)
-        _require(_same(selection, again), f"selector {name!r} must choose the same with the same seed")
+        _require(all_equal(selection, again), f"selector {name!r} must choose the same with the same seed")
         reversed_order = _selected(name, candidates[::-1].copy(), k, draw)
         rule = f"selector {name!r} must not depend on the order of the candidates"
         _require(set(selection.client.tolist()) == set(reversed_order.client.tolist()), rule)
         with_more = _selected(name, candidates, k, draw, more=True)
-        _require(_same(selection, with_more), f"selector {name!r} must read the metrics that it requires, and no other")
+        _require(
+            all_equal(selection, with_more), f"selector {name!r} must read the metrics that it requires, and no other"
+        )
 
 
 def _selected(name: str, candidates: ClientIds, k: int, seed: int, *, more: bool = False) -> Selection:
     """The choice of a new selector; `more` offers metrics that it does not require."""
-    selector = SELECTORS[name]()
+    selector = make_selector(name)
     k = len(candidates) if selector.everyone else k
     weight = np.full(NUM_CLIENTS, 1 / NUM_CLIENTS)
     question = Question(candidates, k, NUM_CLIENTS, weight, np.random.default_rng(seed))
@@ -60,13 +65,13 @@ def _selected(name: str, candidates: ClientIds, k: int, seed: int, *, more: bool
     names = {*selector.requires, *(("mean_return", "gradient_norm", "weighted_advantage") if more else ())}
     selection, after = selector.select(question, made_up_metrics(asked, names), state)
     stored = from_bytes(to_bytes(Checkpoint(0, {}, after))).state
-    _require(_same(stored, after), f"selector {name!r} must have a state that a checkpoint gives back as it was")
+    _require(all_equal(stored, after), f"selector {name!r} must have a state that a checkpoint gives back as it was")
     return selection
 
 
 def _check_selection(name: str, selection: Selection, candidates: ClientIds, k: int) -> None:
     at, chosen = f"selector {name!r}", selection.client.tolist()
-    most = len(candidates) if SELECTORS[name]().everyone else k
+    most = len(candidates) if make_selector(name).everyone else k
     _require(len(chosen) > 0, f"{at} must choose somebody")
     _require(len(chosen) <= most, f"{at} must choose at most K (={most}) clients, not {len(chosen)}")
     _require(len(set(chosen)) == len(chosen), f"{at} must choose different clients, not {chosen}")
@@ -159,7 +164,7 @@ def _check_least(name: str, rows: list[Params]) -> None:
     few = max(1, numbers[2]) - 1
     if few:
         result = _merge(name, rows[:few], liars=2)
-        _require(_same(result.params, agent(0)), f"{at} must keep the policy with fewer updates than `least`")
+        _require(all_equal(result.params, agent(0)), f"{at} must keep the policy with fewer updates than `least`")
     result = _merge(name, rows[: few + 1], liars=2)
     _require(len(result.rejected) == 0, f"{at} must do with as many updates as `least` says")
 
@@ -176,22 +181,18 @@ def _check_bounded(name: str, rows: list[Params]) -> None:
 
 def check_optimiser(name: str) -> None:
     """Check what a registered server optimiser makes of made-up proposals."""
-    from fedpohcs.core.config import ServerOptimiserConfig  # pyright: ignore[reportAttributeAccessIssue]
-    from fedpohcs.core.registries import OPTIMISERS  # pyright: ignore[reportAttributeAccessIssue]
-    from fedpohcs.server.optimisers import Proposal  # pyright: ignore[reportMissingImports]
-
-    at, optimiser = f"server optimiser {name!r}", OPTIMISERS[name](ServerOptimiserConfig())
+    at, optimiser = f"server optimiser {name!r}", make_optimiser(name, ServerOptimiserConfig())
     previous, weight = agent(0), np.full(3, 1 / 3)
 
     def step(state: Any, target: Params) -> tuple[Params, Any]:
         updates = jax.tree.map(lambda x: np.repeat(x[None], 3, axis=0), target)
         kept = jax.tree.map(np.copy, (state, previous))
         params, after = optimiser.apply(state, previous, Proposal(target, updates, weight))
-        _require(_same(kept, (state, previous)), f"{at} must not change what it is given")
+        _require(all_equal(kept, (state, previous)), f"{at} must not change what it is given")
         _check_like(at, params, previous)
         _check_stored(at, after)
-        controls = [part for part in getattr(type(previous), "controls", ()) if hasattr(previous, part)]
-        taken = all(_same(getattr(params, part), getattr(target, part)) for part in controls)
+        controls = [part for part in controls_of(previous) if hasattr(previous, part)]
+        taken = all(all_equal(getattr(params, part), getattr(target, part)) for part in controls)
         _require(taken, f"{at} must take controls ({', '.join(controls)}) from the proposal")
         return params, after
 
@@ -200,7 +201,7 @@ def check_optimiser(name: str) -> None:
     stayed, _ = step(start, previous)
     _require(_close(stayed, previous), f"{at} must stay where it is if the first proposal is the previous policy")
     moved, after = step(start, agent(1))
-    _require(_same(moved, step(start, agent(1))[0]), f"{at} must give the same for the same state and proposal")
+    _require(all_equal(moved, step(start, agent(1))[0]), f"{at} must give the same for the same state and proposal")
     for number in range(2, 6):
         moved, after = step(after, agent(number))
     _require(not _close(moved.policy, previous.policy), f"{at} must move the policy towards the proposals")
@@ -208,7 +209,7 @@ def check_optimiser(name: str) -> None:
 
 def _check_stored(at: str, state: Any) -> None:
     stored = from_bytes(to_bytes(Checkpoint(0, {}, state))).state
-    same = jax.tree.structure(stored) == jax.tree.structure(state) and _same(stored, state)
+    same = jax.tree.structure(stored) == jax.tree.structure(state) and all_equal(stored, state)
     _require(same, f"{at} must have a state that a checkpoint gives back as it was")
 
 
@@ -231,11 +232,6 @@ def _behaviour(params: AgentParams) -> Any:
 
 def _vector(params: Params) -> np.ndarray:
     return np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(params)])
-
-
-def _same(first: Any, second: Any) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.array_equal(x, y) for x, y in pairs)
 
 
 def _close(first: Any, second: Any) -> bool:

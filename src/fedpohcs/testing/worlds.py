@@ -16,29 +16,31 @@ from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.registries import PRESETS
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.actors import RowByRow
+from fedpohcs.testing.equality import all_equal
 from fedpohcs.worlds import make_world, world_levels
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld, World
-from fedpohcs.worlds.host import HostWorld, Play, Played, Quota
+from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
 
 NUM_CLIENTS = 3
 MOST_STEPS = 200  # of an episode that a check plays
 
 
 class RandomActor:
-    """Takes random actions."""
+    """Draws any action, whatever it observes. In a box without bounds it draws from a normal distribution."""
 
     def __init__(self, actions: ContinuousActions | DiscreteActions) -> None:
         self.actions = actions
         size = actions.size if isinstance(actions, ContinuousActions) else 1
-        self.noise = ActionNoise("uniform", size)
+        self.bounded = isinstance(actions, DiscreteActions) or bool(np.isfinite(actions.high - actions.low))
+        self.noise = ActionNoise("uniform" if self.bounded else "normal", size)
 
     def act(self, observation: Any, noise: Any) -> Any:
-        """From uniform numbers to actions: over the whole box, or one of the choices."""
+        """From random numbers to actions."""
         del observation
-        if isinstance(self.actions, ContinuousActions):
-            low, high = self.actions.low, self.actions.high
-            return (low + (high - low) * noise).astype(np.float32)
-        return (noise[..., 0] * self.actions.num_choices).astype(np.int32)
+        if isinstance(self.actions, DiscreteActions):
+            return (noise[..., 0] * self.actions.num_choices).astype(np.int32)
+        low, high = self.actions.low, self.actions.high
+        return (low + (high - low) * noise).astype(np.float32) if self.bounded else noise
 
     def crowd(self, actors: Sequence[Any]) -> RowByRow:
         """Act row by row."""
@@ -98,7 +100,7 @@ def _check_traced_play(config: ExperimentConfig, world: TracedWorld) -> None:
     generator, actor = np.random.default_rng(0), RandomActor(world.actions)
     start = generator.random((count, world.reset_noise), np.float32)
     drift = generator.random((steps, count, world.step_noise), np.float32)
-    actions = actor.act(None, generator.random((steps, count, actor.noise.size), np.float32))
+    actions = actor.act(None, actor.noise.draw(generator, steps * count).reshape(steps, count, -1))
 
     def episode(start: Any, drift: Any, actions: Any, params: Any) -> Any:
         def advance(state: Any, inputs: Any) -> Any:
@@ -121,7 +123,7 @@ def _check_traced_play(config: ExperimentConfig, world: TracedWorld) -> None:
     finite = np.isfinite(first).all() and np.isfinite(observation[running]).all() and np.isfinite(reward[running]).all()
     _require(bool(finite), config, "must give finite observations and rewards")
     again = jax.tree.map(np.asarray, together(start, drift, actions, world.population))
-    _require(_same(played, again), config, "must play the same with the same noise")
+    _require(all_equal(played, again), config, "must play the same with the same noise")
     own = jax.tree.map(lambda x: jnp.asarray(x)[0], world.population)
     _, alone = world.reset(jnp.asarray(start[0]), own)
     _require(np.allclose(alone, first[0], rtol=1e-4, atol=1e-5), config, "must start a client alone as among others")
@@ -138,7 +140,7 @@ def _check_host_play(config: ExperimentConfig, world: HostWorld) -> None:
     _require(len(together) == len(clients), config, f"must return one Played per play, not {len(together)}")
     for one in together:
         _check_played(config, world, one)
-    same = _same(together[-1].trajectory, alone[0].trajectory)
+    same = all_equal(together[-1].trajectory, alone[0].trajectory)
     _require(same, config, "must play the same for a client whoever else plays, and whenever it plays")
 
 
@@ -158,6 +160,9 @@ def _check_played(config: ExperimentConfig, world: HostWorld, played: Played) ->
     _require(recorded.observation.dtype == np.float32, config, "must record observations in float32")
     finite = np.isfinite(recorded.observation).all() and np.isfinite(recorded.reward).all()
     _require(bool(finite), config, "must give finite observations and rewards")
+    like = empty_trajectory(world).action
+    rule = f"must record actions of type {like.dtype} and shape {(steps, *like.shape[1:])}"
+    _require((recorded.action.dtype, recorded.action.shape) == (like.dtype, (steps, *like.shape[1:])), config, rule)
     ends = recorded.status.ravel() >= Status.TERMINATED
     _require(bool(ends[-1]) and ends.sum() == 1, config, "must record whole episodes, each with one last step")
 
@@ -174,11 +179,6 @@ def _made(config: ExperimentConfig) -> Any:
         return make_world(config)
     except UserError as error:
         raise AssertionError(f"world {config.world!r} must be made at level {config.level!r}: {error}") from error
-
-
-def _same(first: Any, second: Any) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 def _require(holds: bool, config: ExperimentConfig, rule: str) -> None:

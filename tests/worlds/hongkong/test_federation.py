@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.tables import statistics_tables
 from fedpohcs.cli import main
-from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.types import Steps
+from fedpohcs.metrics.weighted_advantage import weighted_advantage_table
 from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.hongkong.areas import AREAS
@@ -24,12 +27,12 @@ from fedpohcs.worlds.hongkong.reference import idm_reference, idm_returns, write
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
 
 
-def small(rounds: int = 1, **settings: object) -> ExperimentConfig:
-    config = preset("hongkong")
+def small(rounds: int = 1, name: str = "hongkong", **settings: object) -> ExperimentConfig:
+    config = preset(name)
     return replace(
         config,
         rounds=rounds,
-        federation=FederationConfig(num_clients=3, num_candidates=3, num_selected=2, evaluation_episodes=1),
+        federation=replace(config.federation, num_clients=3, num_candidates=3, num_selected=2, evaluation_episodes=1),
         learner=replace(config.learner, local_iterations=2, steps_per_iteration=70, epochs=2, filter_warmup_steps=50),
         scenario=TrafficConfig(horizon=60, **settings),
     )
@@ -52,6 +55,24 @@ def test_every_episode_has_the_horizons_length_in_safe_mode(tmp_path: Path) -> N
     assert history.records[1].evaluation.steps.tolist() == [60] * 3
     assert history.records[1].train_steps.tolist() == [2 * 120] * 2
     assert not len(history.records[1].rejected)
+
+
+def test_the_preset_of_the_paper_trains_with_tables_of_all_trajectories_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = []
+
+    def noted(steps: Steps, *rest: Any) -> Any:
+        if steps.advantage is not None:  # GAE samples
+            lengths.append(len(steps.reward))
+        return weighted_advantage_table(steps, *rest)
+
+    monkeypatch.setattr("fedpohcs.metrics.weighted_advantage.weighted_advantage_table", noted)
+    history = run_experiment(small(rounds=2, name="hongkong-paper"))
+    assert lengths == [60] * 3 + [120] * 3  # one episode of each client per evaluation, none forgotten
+    for record in history.records[1:]:
+        assert np.isfinite(record.selection.scores["selection_metric"]).all()
+        assert not len(record.rejected)
 
 
 def test_the_settings_of_the_world_reach_the_simulators() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.registries import AGGREGATORS
-from fedpohcs.core.trees import finite_clients, take_clients
+from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, ClientUpdates, Params, Vector
 from fedpohcs.server.aggregation.robust import Merged, Rows
 from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
@@ -50,12 +50,12 @@ def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings
 
     Args:
         previous: global parameters of this round.
-        updates: of the selected clients.
-        weight: of each update, not normalised; 0 leaves it out.
+        updates: of the selected clients, as `server.replies.sound_updates` gives them.
+        weight: of each update, finite and not normalised; 0 leaves it out.
         settings: which aggregator, and how many Byzantine clients it must tolerate.
     """
     aggregator = AGGREGATORS[settings.aggregator]
-    is_sound = finite_clients(updates.params) & np.isfinite(weight) & (weight > 0)
+    is_sound = weight > 0
     rows = np.flatnonzero(is_sound)
     if len(rows) < max(1, aggregator.least(settings.tolerated_liars)):
         return Aggregation(previous, updates.client)
