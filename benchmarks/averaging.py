@@ -7,7 +7,8 @@ A method is named DRAW/WEIGHT[/SERVER][/LEARNER]:
 - SERVER: `mX` is momentum X on the policy alone, `aX` momentum X on policy and critic, `rX` a server learning rate;
 - LEARNER: `common` divides advantages by one scale for all clients, `common-length` also undoes the episode length.
 SCORE is `potential` (the norm of D_n A_n), `length-potential`, `sigma`, `length-sigma` (the metric gradient_scale),
-`own-potential`, the norm over all pairs of a client, or `gradient`, the norm of the gradient of the mean return.
+`own-potential`, the norm over all pairs of a client, or `gradient` and
+`mean-gradient`, the norm of the gradient of the mean return over minibatches of 512 or over up to 2048 steps.
 
 Results are one JSON file per run in --out; runs that are there are not run again. See docs/what-averaging-aims-at.md.
 """
@@ -152,6 +153,10 @@ SCORES: dict[str, tuple[frozenset[str], Score]] = {
     "gradient": (
         frozenset({"gradient_scale", "gradient_norm"}),
         lambda q, m: length_sigma(q, m) * m.column("gradient_norm"),
+    ),
+    "mean-gradient": (
+        frozenset({"gradient_scale", "policy_gradient"}),
+        lambda q, m: length_sigma(q, m) * np.linalg.norm(m.column("policy_gradient"), axis=1),
     ),
     "length-sigma": (frozenset({"gradient_scale"}), length_sigma),
 }

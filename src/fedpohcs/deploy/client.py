@@ -153,9 +153,10 @@ class RemoteClient:
 
 
 def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, message: bytes) -> dict[str, Any]:
-    """Rounded numbers, and for a table the reply to the invitation, each under the name of its metric."""
+    """Rounded numbers, tickets, and for a table the reply to the invitation, each under the name of its metric."""
     values = {name: column[0] for name, column in metrics.columns.items()}
     sent = {name: member.scalar(float(values[name])) for name in hidden_as(values, "number")}
+    sent |= {name: member.scalar(float(values[name]), ticket=True) for name in hidden_as(values, "ticket")}
     sent |= {name: member.answer(message, policy, values[name]) for name in hidden_as(values, "table")}
     return {name: np.frombuffer(data, np.uint8) for name, data in sent.items()}
 

@@ -60,10 +60,10 @@ class Member:
             replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, stored)), mode=0o600)
         return reply
 
-    def scalar(self, value: float) -> bytes:
-        """A single number, rounded; an empty message if it is not finite."""
+    def scalar(self, value: float, *, ticket: bool = False) -> bytes:
+        """A single number, rounded, or a ticket in its place; an empty message if the number is not finite."""
         try:
-            return self.party.scalar(value)
+            return self.party.ticket(value) if ticket else self.party.scalar(value)
         except RefusedError as reason:
             log.warning("client %d sends no number: %s", self.party.client + 1, reason)
             return b""

@@ -76,7 +76,7 @@ class GridWire:
         for table in hidden_as(names, "table"):
             self.table = table
             self.came = {n: arrays[measured_name(table)].tobytes() for n, arrays in early.items()}
-        wanted = hidden_as(names, "number")
+        wanted = hidden_as(names, "number", "ticket")
         answers = self.within.measurements(params, round_number, clients, frozenset(wanted)) if wanted else {}
         sent = {name: {n: one[measured_name(name)].tobytes() for n, one in answers.items()} for name in wanted}
         for messages in sent.values():

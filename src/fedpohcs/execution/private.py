@@ -96,7 +96,7 @@ class LocalWire:
         tables = [metrics.column(name) for name in hidden_as(names, "table")] or [[EMPTY] * len(clients)]
         for client, table in zip(clients.tolist(), tables[0], strict=True):
             self.clients[client].prepare(policy, table, self._uniform(round_number, client))
-        return {name: self._sent(metrics.column(name), clients) for name in hidden_as(names, "number")}
+        return {name: self._sent(name, metrics.column(name), clients) for name in hidden_as(names, "number", "ticket")}
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
         """Deliver messages and return the replies of clients that do not refuse."""
@@ -111,11 +111,11 @@ class LocalWire:
             self.up[client] += len(replies[client])
         return replies
 
-    def _sent(self, values: Vector, clients: ClientIds) -> dict[int, bytes]:
-        messages = {}
+    def _sent(self, name: str, values: Vector, clients: ClientIds) -> dict[int, bytes]:
+        messages, send = {}, PrivateClient.ticket if hidden_as([name], "ticket") else PrivateClient.scalar
         for client, value in zip(clients.tolist(), values.tolist(), strict=True):
             with suppress(RefusedError):
-                messages[client] = self.clients[client].scalar(value)
+                messages[client] = send(self.clients[client], value)
                 self.up[client] += len(messages[client])
         return messages
 

@@ -111,8 +111,9 @@ class Metric(NamedTuple):
         check: raises `BadReplyError` if arrays that keep the rules do not fit each other.
         join: the values of all clients as a column.
         reads: what must have been played: recorded episodes, the latest returns alone, or nothing.
-        hide: how privacy sends it. "number": rounded; "table": a `WeightedAdvantage`, of which the server learns
-            Delta_n alone; None: private selection refuses it.
+        hide: how privacy sends it. "number": rounded; "ticket": as a lottery ticket, by which clients are drawn in
+            proportion to the number; "table": a `WeightedAdvantage`, of which the server learns Delta_n alone; None:
+            private selection refuses it.
         prefers: of a score, which values get a client selected: Byzantine clients claim those. None: it is no score.
         compile_ahead: compiles code of the first measurement; called in a separate thread when a run starts.
     """
@@ -124,7 +125,7 @@ class Metric(NamedTuple):
     check: Callable[[Arrays, ExperimentConfig], None] = _no_check
     join: Callable[[Sequence[Any]], Column] = _numbers
     reads: Literal["episodes", "returns"] | None = "episodes"
-    hide: Literal["number", "table"] | None = None
+    hide: Literal["number", "ticket", "table"] | None = None
     prefers: Literal["high", "low"] | None = None
     compile_ahead: Callable[[], None] | None = None
 
@@ -154,6 +155,6 @@ def read_from(names: Iterable[str], source: str) -> bool:
     return any(find_metric(name).reads == source for name in names)
 
 
-def hidden_as(names: Iterable[str], form: str) -> list[str]:
-    """Those of these metrics that privacy sends as "number", or as "table", in order of their names."""
-    return [name for name in sorted(names) if find_metric(name).hide == form]
+def hidden_as(names: Iterable[str], *forms: str) -> list[str]:
+    """Those of these metrics that privacy sends as "number", "ticket" or "table", in order of their names."""
+    return [name for name in sorted(names) if find_metric(name).hide in forms]

@@ -83,5 +83,5 @@ def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[
 
 
 GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")
-GRADIENT_SCALE = Metric(gradient_scale, hide="number", prefers="high")
+GRADIENT_SCALE = Metric(gradient_scale, hide="ticket", prefers="high")
 POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)

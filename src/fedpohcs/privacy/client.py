@@ -1,8 +1,10 @@
 """A client in private selection. It answers one message with one message; how these travel is up to the caller."""
 
 import hmac
+import math
 import os
 import struct
+import sys
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -33,6 +35,7 @@ from fedpohcs.privacy.terms import (
     session_name,
 )
 
+WORST_TICKET = 1e3  # later than any that a positive number can buy
 MAX_SHARE = 0.5  # largest weight of one member in the mean, which would otherwise reveal its table
 
 
@@ -218,6 +221,16 @@ class PrivateClient:
         if config.scalar_limit is None:
             return self._reply(Kind.SCORE, struct.pack("<f", rounded(value, config)))
         return self._reply(Kind.SCORE, self._level(value / config.scalar_limit))
+
+    def ticket(self, value: float) -> bytes:
+        """A lottery ticket in place of a number: the logarithm of an exponential draw with that rate.
+
+        The smallest of many tickets belongs to a client with a probability in proportion to its number. A number that
+        is not positive buys the worst ticket.
+        """
+        demand(math.isfinite(value), "the number is not finite")
+        waiting = -math.log1p(-self._uniform()) or sys.float_info.min
+        return self.scalar(math.log(waiting) - math.log(value) if value > 0 else WORST_TICKET)
 
     def _level(self, score: float) -> bytes:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)

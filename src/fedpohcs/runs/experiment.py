@@ -309,7 +309,7 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
         require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")
-    if hidden_as(selector.requires, "number"):
+    if hidden_as(selector.requires, "number", "ticket"):
         bounded = protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
         require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
