@@ -371,7 +371,7 @@ def _drawn_table(case: Case) -> Pair:
 
 
 def _potentials(case: Case) -> Array:
-    """||D_n A_n||_F, the learning potential. Paper: Sec. 4.2."""
+    """||D_n A_n||_F, the learning potential. Paper: Sec. 4.1."""
     return np.sqrt((case.learning_tables**2).sum((-1, -2)))
 
 

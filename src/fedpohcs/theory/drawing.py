@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.errors import require
 from fedpohcs.theory.mdp import Array
 from fedpohcs.theory.operators import client_mean
 
@@ -40,6 +41,8 @@ class Draws(NamedTuple):
 
 def all_draws(weights: Array, probabilities: Array, num_drawn: int) -> Draws:
     """All N^K draws of K = `num_drawn` clients with the probabilities r_n. For small N and K."""
+    require(num_drawn >= 1, "num_drawn", num_drawn, "must be at least 1")
+    require(bool(np.all(probabilities > 0)), "probabilities", probabilities.min(), "must all be positive")
     N = weights.shape[-1]
     clients = np.array(list(itertools.product(range(N), repeat=num_drawn)))
     times = np.eye(N)[clients].sum(1)
@@ -61,7 +64,9 @@ def second_moment(weights: Array, probabilities: Array, lengths: Array) -> Array
 
 def best_probabilities(weights: Array, lengths: Array) -> Array:
     """r_n proportional to q_n x_n, which has the least second moment, (sum_n q_n x_n)^2."""
-    return weights * lengths / (weights * lengths).sum(-1, keepdims=True)
+    total = (weights * lengths).sum(-1, keepdims=True)
+    require(bool(np.all(total > 0)), "lengths", 0, "must hold a positive one", "Any r has the error 0 if all are 0.")
+    return weights * lengths / total
 
 
 def largest_excess(weights: Array, probabilities: Array, lengths: Array) -> Array:
