@@ -44,7 +44,9 @@ def test_a_drawn_policy_is_the_mean_policy_on_average_and_its_rows_sum_to_one(nu
     assert np.allclose(operators.client_mean(draws.probabilities, policies, 2), mean)
 
 
-@pytest.mark.parametrize(("num_drawn", "probabilities", "error"), [(1, [0.75, 0.25], 6), (2, [0.75, 0.25], 3), (1, EVEN, 8)])
+@pytest.mark.parametrize(
+    ("num_drawn", "probabilities", "error"), [(1, [0.75, 0.25], 6), (2, [0.75, 0.25], 3), (1, EVEN, 8)]
+)
 def test_the_error_of_a_drawn_vector_is_that_computed_by_hand(num_drawn: int, probabilities, error: float) -> None:
     found = drawing.mean_square_error(EVEN, np.array(probabilities), np.stack([LOUD, QUIET]), num_drawn)
     assert np.isclose(found, error)
