@@ -8,6 +8,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.metrics.comparison import learning_potential, selection_metric
 from fedpohcs.theory import counterexamples, drawing, operators, sharper
 from fedpohcs.theory.instances import Case, Size, draw
+from fedpohcs.theory.mdp import Federation
 from fedpohcs.theory.verify import search_violations
 from fedpohcs.theory.worst_cases import one_improves
 
@@ -15,16 +16,10 @@ EVEN, HALF = np.array([0.5, 0.5]), np.full((3, 2), 0.5)
 LOUD, QUIET = np.array([3.0, -3.0]), np.array([-1.0, 1.0])  # the example of docs/theory.md
 
 
-def learning_tables(federation, policy: np.ndarray) -> np.ndarray:
+def learning_tables(federation: Federation, policy: np.ndarray) -> np.ndarray:
     """D_n A_n with the stationary distribution. Paper: Sec. 4.1."""
-    clients = federation.clients
-    visits = np.stack([operators.stationary_distribution(clients_of(federation, n), policy) for n in range(2)])
-    return visits[..., None] * operators.advantages(clients, policy[None])
-
-
-def clients_of(federation, client: int):
-    clients = federation.clients
-    return operators.TabularMDP(clients.transitions[client], federation.rewards, federation.discount)
+    visits = operators.stationary_distribution(federation.clients, policy[None])
+    return visits[..., None] * operators.advantages(federation.clients, policy[None])
 
 
 def test_the_draws_of_two_clients_are_those_counted_by_hand() -> None:
