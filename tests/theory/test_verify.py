@@ -44,9 +44,10 @@ def test_a_search_gives_the_same_findings_again() -> None:
         assert all(np.array_equal(one.worst[key], other.worst[key]) for key in one.worst)
 
 
-def test_climbing_never_loses_tightness() -> None:
-    tightest = [search_violations(["lemma-4"], 100, 0, steps)[0].tightest for steps in (0, 15)]
-    assert tightest[1] > tightest[0]
+def test_climbing_never_loses_tightness_and_mostly_gains_some() -> None:
+    pairs = [[search_violations(["lemma-4"], 100, seed, steps)[0].tightest for steps in (0, 15)] for seed in range(3)]
+    assert all(climbed >= start for start, climbed in pairs)
+    assert sum(climbed > start for start, climbed in pairs) >= 2
 
 
 def test_a_stored_instance_gives_the_same_ratio_again(findings, tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_taking_instances_keeps_their_arrays_together() -> None:
 def test_the_examples_of_the_page_run() -> None:
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     for code in examples:
         exec(compile(code, "theory.md", "exec"), {})
 

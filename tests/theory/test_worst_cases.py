@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedpohcs.cli import main
-from fedpohcs.theory import bounds, claims, iteration, levels, operators, rates, sharper
+from fedpohcs.theory import bounds, claims, drawing, iteration, levels, operators, rates, sharper
 from fedpohcs.theory.claims import CLAIMS
 from fedpohcs.theory.instances import Case
 from fedpohcs.theory.verify import check_worst_case, check_worst_cases
@@ -206,6 +206,17 @@ WRONG_CONSTANTS = [
     Mistake(SHARPER_6, "4 * gamma", "2 * gamma", "lemma-6-sharper"),
     Mistake(SHARPER_7, "(selected + setting.weights)", "selected", "proposition-7-sharper"),
     Mistake(SHARPER_9, "2 * operator_difference", "operator_difference", "proposition-9-sharper"),
+    Mistake(drawing.second_moment, "weights**2", "weights", "drawn-round drawn-pair drawn-table allocation"),
+    Mistake(drawing.second_moment, " / probabilities", "", "drawn-round drawn-table allocation allocation-excess"),
+    Mistake(drawing.second_moment, "lengths**2", "lengths", "drawn-table allocation allocation-excess"),
+    Mistake(drawing.mean_square_error, " / num_drawn", "", "drawn-pair drawn-pair-sharper drawn-table"),
+    Mistake(drawing.mean_square_error, "/ num_drawn", "/ num_drawn**2", "drawn-pair drawn-table"),
+    Mistake(drawing.mean_square_error, " - (truth**2).sum(-1)", "", "drawn-round drawn-pair drawn-table"),
+    Mistake(drawing.mean_square_error, "np.sqrt((vectors**2).sum(-1))", "(vectors**2).sum(-1)", "drawn-table"),
+    Mistake(drawing.best_probabilities, "return weights * lengths", "return lengths", "allocation"),
+    Mistake(drawing.largest_excess, "4 * a * b", "2 * a * b", "allocation-excess"),
+    Mistake(drawing.largest_excess, "(a + b) ** 2", "(a + b)", "allocation-excess"),
+    Mistake(drawing.largest_excess, "weights * lengths", "lengths", "allocation-excess"),
 ]
 WRONG_STEPS = [
     Mistake(
@@ -232,6 +243,10 @@ WRONG_STEPS = [
     Mistake(iteration._improve, "inject.into_policy(model.policy(theta), t)", "model.policy(theta)", "lemma-5"),
     Mistake(iteration.run_fapi, "inject.into_aggregate(model.values(w), t)", "model.values(w)", "lemma-6"),
     Mistake(iteration._measure_imaginary, "q.max(-1) - (run.policy * q).sum(-1)", "0 * q.max(-1)", "lemma-5 lemma-6"),
+    Mistake(drawing.all_draws, "weights / probabilities", "weights", "drawn-mean drawn-improvement drawn-round"),
+    Mistake(drawing.all_draws, "weights / probabilities", "1 / probabilities", "drawn-mean drawn-table"),
+    Mistake(drawing.all_draws, "own / num_drawn", "own", "drawn-mean drawn-pair drawn-table"),
+    Mistake(drawing.Draws.policies, "policy[..., None, :, :] +", "0 * policy[..., None, :, :] +", "drawn-mean"),
     Mistake(
         claims._average_at_least_imaginary,
         "case.average_values",

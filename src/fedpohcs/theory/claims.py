@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpohcs.theory import bounds, sharper
+from fedpohcs.theory import bounds, drawing, sharper
 from fedpohcs.theory.instances import ROUNDS, Case
 from fedpohcs.theory.iteration import FapiRun, measured_errors
 from fedpohcs.theory.levels import distance_under
 from fedpohcs.theory.mdp import Array
 from fedpohcs.theory.networks import softmax
 from fedpohcs.theory.operators import (
+    action_values,
     average_values,
     bellman,
     bellman_policy,
@@ -32,6 +33,8 @@ NOISE = 1e-9
 """Differences below this share of R_max / (1 - gamma) count as rounding."""
 UNBOUNDED = 30.0
 """Factor by which claims for any value function enlarge it."""
+NUM_DRAWN = (1, 2)
+"""Numbers of drawn clients for which all draws are enumerated."""
 
 
 class Claim(NamedTuple):
@@ -301,6 +304,93 @@ def _any_policy(case: Case) -> Pair:
     return np.stack([sup_norm(imaginary - drawn), sup_norm(imaginary - case.best_values)], 1), gap[:, None]
 
 
+def _drawn_values(case: Case, num_drawn: int) -> tuple[drawing.Draws, Array]:
+    """Every draw of K clients, and T_I^{pi-tilde} V of its policy."""
+    f = case.federation
+    draws = drawing.all_draws(f.weights, case.draw_probabilities, num_drawn)
+    policies = draws.policies(case["policy"], case["client_policies"])
+    return draws, (policies * action_values(f.imaginary, case.values)[:, None]).sum(-1)
+
+
+def _mean_policy_values(case: Case, weights: Array) -> Array:
+    """T_I^pi V of the mean of the clients' policies."""
+    mean = client_mean(weights, case["client_policies"], 2)
+    return bellman_policy(case.federation.imaginary, mean, case.values)
+
+
+def _drawn_mean(case: Case) -> Pair:
+    truth, biases = _mean_policy_values(case, case.federation.weights), []
+    for num_drawn in NUM_DRAWN:
+        draws, values = _drawn_values(case, num_drawn)
+        biases.append(sup_norm(draws.mean(values) - truth))
+    return np.stack(biases, 1), np.zeros((len(case), 1))
+
+
+def _drawn_improvement(case: Case) -> Pair:
+    draws, values = _drawn_values(case, 1)
+    return _one_round(case, draws.mean(values))
+
+
+def _fixed_improvement(case: Case) -> Pair:
+    return _one_round(case, _mean_policy_values(case, case.selected))
+
+
+def _one_round(case: Case, improved: Array) -> Pair:
+    """The loss of T_I^pi V = `improved` against T_I V, and the sharper Lemma 5 with the errors of the policies."""
+    f, V = case.federation, case.values[:, None]
+    epsilon = sup_norm(bellman(f.clients, V) - bellman_policy(f.clients, case["client_policies"], V))
+    allowed = sharper.improvement_with_evaluation(case.setting, bounds.Errors(np.zeros_like(epsilon), epsilon))
+    return sup_norm(bellman(f.imaginary, case.values) - improved), allowed.total
+
+
+def _drawn_round(bound: OfLevel, num_drawn: int) -> Callable[[Case], Pair]:
+    """The root mean square of T_I^{pi-tilde} V - T_I^{pi-bar} V per state; the mean of its size is at most that."""
+
+    def check(case: Case) -> Pair:
+        q, r = case.federation.weights[:, None], case.draw_probabilities[:, None]
+        draws, values = _drawn_values(case, num_drawn)
+        apart = values - _mean_policy_values(case, case.federation.weights)[:, None]
+        moves = np.swapaxes(case["client_policies"] - case["policy"][:, None], 1, 2)
+        error = drawing.mean_square_error(q, r, moves, num_drawn)
+        return np.sqrt(draws.mean(apart**2)), bound(_per_client(case), np.sqrt(np.maximum(error, 0)))
+
+    return check
+
+
+def _drawn_table(case: Case) -> Pair:
+    q, r, tables = case.federation.weights, case.draw_probabilities, case.learning_tables
+    truth = client_mean(q, tables, 2)
+    apart, sizes = [], []
+    for num_drawn in NUM_DRAWN:
+        draws = drawing.all_draws(q, r, num_drawn)
+        errors = ((draws.estimates(tables) - truth[:, None]) ** 2).sum((-1, -2))
+        stated = drawing.mean_square_error(q, r, tables.reshape(*tables.shape[:2], -1), num_drawn)
+        apart.append(np.abs((draws.probabilities * errors).sum(-1) - stated))
+        sizes.append(drawing.second_moment(q, r, _potentials(case)))
+    return np.stack(apart, 1), NOISE * np.stack(sizes, 1)
+
+
+def _potentials(case: Case) -> Array:
+    """||D_n A_n||_F, the learning potential. Paper: Sec. 4.1."""
+    return np.sqrt((case.learning_tables**2).sum((-1, -2)))
+
+
+def _allocation(case: Case) -> Pair:
+    q, x = case.federation.weights, _potentials(case)
+    some = x.max(-1) > NOISE * case.largest
+    best = drawing.best_probabilities(q, np.where(some[:, None], x, 1))
+    least = (q**2 / np.where(q * x > 0, best, 1) * x**2).sum(-1)
+    return np.where(some, least, np.nan), drawing.second_moment(q, case.draw_probabilities, x)
+
+
+def _excess(case: Case) -> Pair:
+    q, r, x = case.federation.weights, case.draw_probabilities, _potentials(case)
+    applies = x.min(-1) > NOISE * case.largest
+    factor = drawing.largest_excess(q, r, np.where(applies[:, None], x, 1))
+    moment = drawing.second_moment(q, r, x)
+    return np.where(applies, moment, np.nan), factor * (q * x).sum(-1) ** 2
+
+
 def _improvement_claims(
     name: str, place: str, what: str, setup: tuple[int, bool], any_delta: bool, sharper_statement: str
 ) -> dict[str, Claim]:
@@ -321,6 +411,15 @@ def _improvement_claims(
         f"{name}-exact": Claim(place, "the same without errors", True, _exact(check)),
         f"{name}-printed": Claim(place, "the same for any delta_n", any_delta, for_any_delta),
         f"{name}-sharper": Claim(f"{place} +", sharper_statement, True, for_sharper),
+    }
+
+
+def _drawn_round_claims(name: str, what: str, num_drawn: int) -> dict[str, Claim]:
+    """The claims about the error of one drawn round: Lemma 16 with a root mean squared error."""
+    printed, half = (_drawn_round(module.policy_difference, num_drawn) for module in (bounds, sharper))
+    return {
+        name: Claim("Lemma 16 +", f"mean error of {what}", True, printed),
+        f"{name}-sharper": Claim("Lemma 16 +", f"half of it, {what}", True, half),
     }
 
 
@@ -397,4 +496,12 @@ CLAIMS: dict[str, Claim] = {
         "Lemma 17", "|V_m^pi - V_n^pi| bounded by kappa_mn", True, _client_values(bounds.value_difference)
     ),
     "lemma-17-sharper": Claim("Lemma 17 +", "half of it", True, _client_values(sharper.value_difference)),
+    "drawn-mean": Claim("Drawing +", "a drawn round is right on average", True, _drawn_mean),
+    "drawn-improvement": Claim("Lemma 5 +", "a drawn round keeps it on average", True, _drawn_improvement),
+    "fixed-improvement": Claim("Lemma 5 +", "a fixed selection keeps it", False, _fixed_improvement),
+    **_drawn_round_claims("drawn-round", "one drawn client", 1),
+    **_drawn_round_claims("drawn-pair", "two drawn clients", 2),
+    "drawn-table": Claim("Drawing +", "mean squared error of drawn D_n A_n", True, _drawn_table),
+    "allocation": Claim("Drawing +", "r_n ~ q_n ||D_n A_n|| is the best", True, _allocation),
+    "allocation-excess": Claim("Drawing +", "excess of any other r (Kantorovich)", True, _excess),
 }

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpohcs.theory.iteration import Faults
 from fedpohcs.theory.mdp import Array, Federation
@@ -128,3 +129,18 @@ def unreached_state(discount: float = 0.9) -> tuple[Federation, Array]:
     P = np.tile(np.eye(2)[None, :, None, :], (2, 1, 2, 1))
     federation = Federation(P, [[1.0, 0.0], [1.0, 0.0]], discount, np.array([1.0, 0.0]), reward_bound=1.0)
     return federation, np.array([[1.0, 0.0], [0.0, 1.0]])
+
+
+def one_favourite(weights: ArrayLike | None = None, discount: float = 0.9) -> Federation:
+    """Against taking the top: client 0 has the largest Delta_n in every round, and three times the mean table.
+
+    From the first state both actions lead to the high or to the low state, and from there back. Action 0 leads client
+    0 to the high state and action 1 to the low one. Client 1 reaches the high state with the probabilities 1/3 and 2/3.
+    Under the uniform policy the rows of D_n A_n at the first state are in the proportion (3, -3) to (-1, 1).
+    """
+    first, high, low = np.eye(3)
+    P = np.empty((2, 3, 2, 3))
+    P[:, 1:] = first
+    P[0, 0] = [high, low]
+    P[1, 0] = [(high + 2 * low) / 3, (2 * high + low) / 3]
+    return Federation(P, [[0, 0], [1, 1], [0, 0]], discount, first, weights, 1.0)

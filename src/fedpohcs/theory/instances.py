@@ -17,7 +17,15 @@ from fedpohcs.core.errors import UserError, require
 from fedpohcs.theory import bounds
 from fedpohcs.theory.iteration import FapiRun, Faults, run_fapi, selected_weights
 from fedpohcs.theory.mdp import Array, Federation, Mask
-from fedpohcs.theory.operators import average_values, evaluate, good_policy, optimal_policy, single
+from fedpohcs.theory.operators import (
+    advantages,
+    average_values,
+    discounted_visitation,
+    evaluate,
+    good_policy,
+    optimal_policy,
+    single,
+)
 
 Instances = dict[str, np.ndarray]
 
@@ -29,6 +37,7 @@ ROUNDS = 16
 """Number of rounds of a run."""
 DISTRIBUTIONS = {
     "transitions", "start", "weights", "policy", "other_policy", "first_policy", "client_policies", "target",
+    "draw_probabilities",
 }  # fmt: skip
 """Arrays whose rows sum to 1 and are varied as a whole."""
 LARGE_ERROR = 20.0
@@ -87,6 +96,7 @@ def draw(generator: np.random.Generator, size: Size, count: int) -> Instances:
         **_aggregation_errors(generator, count),
         "shift": 2 * _levels(generator, (count, CYCLE, S)) - 1,
         "target": _rows(generator, (count, CYCLE, S), A),
+        "draw_probabilities": _draw_probabilities(generator.spawn(1)[0], count, N),
     }
 
 
@@ -118,6 +128,7 @@ def instance_of(federation: Federation, **given: ArrayLike) -> Instances:
         "policy_aggregation": 0.0,
         "shift": np.zeros((1, S)),
         "target": first[None],
+        "draw_probabilities": np.full(N, 1 / N),
     }
     unknown = sorted(set(given) - set(arrays))
     require(not unknown, "arrays", unknown, f"must be among {', '.join(arrays)}")
@@ -180,6 +191,11 @@ def _participation(generator: np.random.Generator, count: int, N: int) -> Array:
     mask = generator.random((count, N)) < 0.5
     mask[np.arange(count), generator.integers(N, size=count)] = True
     return mask * 1.0
+
+
+def _draw_probabilities(generator: np.random.Generator, count: int, N: int) -> Array:
+    """Distributions over the clients that leave no client out."""
+    return 0.9 * _rows(generator, (count,), N) + 0.1 / N
 
 
 class Case:
@@ -245,6 +261,17 @@ class Case:
     def selected(self) -> Array:
         """q'_m of the clients that take part."""
         return selected_weights(self.federation.weights, self["participation"] > 0.5)
+
+    @cached_property
+    def draw_probabilities(self) -> Array:
+        """r_n, the probability to draw client n."""
+        return self["draw_probabilities"] / self["draw_probabilities"].sum(-1, keepdims=True)
+
+    @cached_property
+    def learning_tables(self) -> Array:
+        """D_n A_n of the policy of the instance, by discounted visitation, which is unique for every federation."""
+        clients, policy = self.federation.clients, self["policy"][:, None]
+        return discounted_visitation(clients, policy)[..., None] * advantages(clients, policy)
 
     @cached_property
     def best_values(self) -> Array:

@@ -357,10 +357,11 @@ def outsider(discount: float) -> Instances:
     return instance_of(_federation(P, rewards, discount, weights), participation=FIRST_CLIENT)
 
 
-def half_blind(discount: float = 0.9, size: float = 0.0) -> Instances:
+def half_blind(discount: float = 0.9, size: float = 0.0, weight: float = RARE) -> Instances:
     """For the rare client that takes part two actions are equal; for the other client one is good and one is bad.
 
-    Half of Proposition 9 and all of its sharper form. `size`: as in `own_exits`.
+    Half of Proposition 9 and all of its sharper form. `size`: as in `own_exits`. `weight`: that of the rare client; it
+    is also the share of the loss that remains if both clients take part, or are drawn.
     """
     _, high, low = np.eye(3)
     P = _staying(2, 3, 2)
@@ -368,10 +369,12 @@ def half_blind(discount: float = 0.9, size: float = 0.0) -> Instances:
     rewards = np.zeros((3, 2))
     rewards[0, 0], rewards[1] = MARGIN, 1
     return instance_of(
-        _federation(P, rewards, discount, np.array([RARE, 1 - RARE])),
+        _federation(P, rewards, discount, np.array([weight, 1 - weight])),
         delta=np.full(2, size),
         noise=np.broadcast_to(high - low, (1, 2, 3)),
         participation=FIRST_CLIENT,
+        client_policies=np.eye(2)[[[0] * 3, [1] * 3]],
+        values=high,
     )
 
 
@@ -408,6 +411,28 @@ def unlucky_selection() -> Instances:
     federation, faults, mask = counterexamples.unlucky_selection()
     shares = np.asarray(faults.epsilon) * (1 - federation.discount)
     return instance_of(federation, epsilon=shares, participation=mask * 1.0)
+
+
+def one_improves(A: int) -> Instances:
+    """Client 0 goes from the worst actions to the best ones, client 1 stays with the worst. One client is drawn.
+
+    Half of the bound on the error of a drawn round, for any number of actions and any probabilities.
+    """
+    best, worst = _half(A, 0), _half(A, 1)
+    federation = _good_and_bad_actions(A)
+    return instance_of(
+        _federation(federation.transitions, federation.rewards, 0.9, np.array([0.25, 0.75])),
+        policy=worst,
+        client_policies=np.stack([best, worst]),
+        values=np.array([0.0, 1.0, 0.0]),
+        draw_probabilities=[0.4, 0.6],
+    )
+
+
+def one_favourite(weights: ArrayLike, probabilities: ArrayLike) -> Instances:
+    """See `counterexamples.one_favourite`. The learning potentials of the clients are in the proportion 3 to 1."""
+    federation = counterexamples.one_favourite(weights)
+    return instance_of(federation, policy=np.full((3, 2), 1 / 2), draw_probabilities=probabilities)
 
 
 _FULL = ("lemma-5", "lemma-6")
@@ -511,6 +536,21 @@ WORST_CASES: dict[str, WorstCase] = {
     ),
     "all-errors": WorstCase(
         all_errors, {"theorem-10-forms": 0, **_with_sharper(["theorem-10"], 0.04886981, 0.1706534)}
+    ),
+    # Drawn clients.
+    "half-blind-often": WorstCase(
+        lambda: half_blind(weight=0.25), {"drawn-mean": 0, "drawn-improvement": 1, "fixed-improvement": 4}
+    ),
+    "one-improves-2": WorstCase(
+        lambda: one_improves(2), {"drawn-mean": 0, **_with_sharper(["drawn-round", "drawn-pair"], 1 / 2, 1)}
+    ),
+    "one-improves-4": WorstCase(lambda: one_improves(4), _with_sharper(["drawn-round", "drawn-pair"], 1 / 2, 1)),
+    "one-favourite": WorstCase(lambda: one_favourite([0.5, 0.5], [0.75, 0.25]), {"drawn-table": 0, "allocation": 1}),
+    "even-favourites": WorstCase(
+        lambda: one_favourite([0.25, 0.75], [0.5, 0.5]), {"allocation": 1, "allocation-excess": 1}
+    ),
+    "uneven-favourites": WorstCase(
+        lambda: one_favourite([0.25, 0.75], [0.75, 0.25]), {"allocation": 3 / 4, "allocation-excess": 1}
     ),
     # Counterexamples.
     "reach-or-not": WorstCase(reach_or_not, {"lemma-3": 2 / 1.1}),
