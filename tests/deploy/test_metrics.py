@@ -58,7 +58,13 @@ def test_every_metric_is_measured_over_messages_as_in_one_process(
     there, here = training_on(LoopGrid(config, states), config), in_process(config)
     for one, other in zip(there.remaining_rounds(), here.remaining_rounds(), strict=True):
         assert_same(one, other)
-        assert not one.round or set(one.selection.scores) == {*NUMBERS, "gradient_scale", "length", "pairs"}
+        assert not one.round or set(one.selection.scores) == {
+            *NUMBERS,
+            "gradient_scale",
+            "return_gradient",
+            "length",
+            "pairs",
+        }
 
 
 def test_every_metric_that_can_be_hidden_is_measured_privately_as_in_one_process(

@@ -26,6 +26,8 @@ def metrics_of(clients: ClientIds) -> CandidateMetrics:
         {
             "mean_return": np.sin(clients.astype(float)),
             "gradient_norm": np.cos(clients.astype(float)),
+            "return_gradient": 2 + np.cos(clients.astype(float)),
+            "episode_length": 1.0 + clients,
             "weighted_advantage": tuple(table(int(client)) for client in clients),
         },
     )

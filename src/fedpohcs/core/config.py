@@ -74,7 +74,7 @@ class ServerOptimiserConfig:
 
     learning_rate: float | None = None
     """Factor of the server's step. None: 1 for momentum, 0.01 for adam and yogi. FedExP computes its own."""
-    momentum: float = 0.9
+    momentum: float = 0.5
     """Of momentum: the share of earlier changes that the next round keeps."""
     beta1: float = 0.9
     """Of adam and yogi: decay of the running mean of changes."""

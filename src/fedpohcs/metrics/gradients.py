@@ -58,6 +58,12 @@ def standard_scales(program: ClientProgram, sent: Broadcast, own: Own, trajector
     return length * jnp.sqrt(squares / steps) * program.learner.reward_scale(own.filters)
 
 
+def return_gradient_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+    """Norm of the gradient of each client's mean return, [C]: the standardised gradient with its scale put back."""
+    gradients = mean_gradients(program, sent, own, trajectory)
+    return standard_scales(program, sent, own, trajectory) * jnp.linalg.norm(gradients, axis=1)
+
+
 def _flattened(tree: Any) -> jax.Array:
     return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
@@ -72,6 +78,11 @@ def gradient_scale(measuring: Measuring, clients: ClientIds) -> Vector:
     return measuring.compute(standard_scales, clients)
 
 
+def return_gradient(measuring: Measuring, clients: ClientIds) -> Vector:
+    """Norm of the gradient of the mean return over the episodes recorded last."""
+    return measuring.compute(return_gradient_norms, clients)
+
+
 def policy_gradient(measuring: Measuring, clients: ClientIds) -> np.ndarray:
     """The policy gradient over the episodes recorded last, as one vector in the order of the policy's arrays."""
     return measuring.compute(mean_gradients, clients)
@@ -84,4 +95,5 @@ def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[
 
 GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")
 GRADIENT_SCALE = Metric(gradient_scale, hide="ticket", prefers="high")
+RETURN_GRADIENT = Metric(return_gradient, hide="ticket", prefers="high")
 POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)

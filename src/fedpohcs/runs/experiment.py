@@ -18,6 +18,7 @@ from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
+from fedpohcs.server.selection.base import asks_every_candidate
 from fedpohcs.worlds import check_world, make_world
 from fedpohcs.worlds.host import HostWorld
 
@@ -313,6 +314,11 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
         bounded = protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
         require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
+    remembers = bool(hidden_as(selector.requires, "ticket")) and not asks_every_candidate(selector)
+    rule = (
+        f"remembers numbers, but with privacy {config.privacy!r} clients send a ticket that is drawn anew every round"
+    )
+    require(not remembers, "selector", config.selector, rule)
     if not tables:
         return
     rule = f"reads {len(tables)} tables, {' and '.join(tables)}, of which privacy {config.privacy!r} can hide one"

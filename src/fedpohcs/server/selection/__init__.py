@@ -13,6 +13,7 @@ from fedpohcs.server.selection.fedpohcs import fedpohcs, heterogeneity_scores
 from fedpohcs.server.selection.gradient_norm import gradient_norm
 from fedpohcs.server.selection.one_phase import OnePhaseState, fedpohcs_one_phase
 from fedpohcs.server.selection.power_of_choice import power_of_choice
+from fedpohcs.server.selection.proportional import gradient_sampling, gradient_sampling_one_phase, potential_sampling
 
 __all__ = [
     "SELECTORS",
@@ -28,10 +29,13 @@ __all__ = [
     "fedpohcs_one_phase",
     "full",
     "gradient_norm",
+    "gradient_sampling",
+    "gradient_sampling_one_phase",
     "heterogeneity_only",
     "heterogeneity_scores",
     "make_selector",
     "potential_only",
+    "potential_sampling",
     "power_of_choice",
     "top_k",
 ]

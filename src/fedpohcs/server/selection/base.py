@@ -40,6 +40,11 @@ class Selector(NamedTuple):
     name: str = ""  # under which it is registered; `make_selector` fills it in
 
 
+def asks_every_candidate(selector: Selector) -> bool:
+    """Whether the selector measures all candidates in every round."""
+    return selector.asks is Selector._field_defaults["asks"]
+
+
 Scores = Callable[[Question, CandidateMetrics], dict[str, Vector]]
 
 

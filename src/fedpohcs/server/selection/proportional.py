@@ -1,0 +1,89 @@
+"""Clients drawn in proportion to what they add to the mean return, instead of those with the largest score.
+
+Local training makes updates whose length says little about how much a client has to gain: advantages are standardised,
+and the steps of the policy are kept small. Drawing clients in proportion to the norm of the gradient of their return,
+with equal weights, puts the lost factor back on average, and with the least variance. See
+docs/what-averaging-aims-at.md.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
+from fedpohcs.server.selection.base import Question, Selector, top_k
+from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
+from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
+
+TABLE, LENGTH, GRADIENT = "weighted_advantage", "episode_length", "return_gradient"
+OPTIMISER = "momentum"
+State = dict[str, np.ndarray] | None
+"""Of a selector that remembers: the latest number of every client, and who trained last. None: nobody was asked yet."""
+
+
+def potential_sampling() -> Selector:
+    """K candidates drawn in proportion to episode length times learning potential ||D_n A_n||_F, and momentum."""
+
+    def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
+        scores = heterogeneity_scores(question, metrics.client, metrics.column(TABLE))
+        scores["episode_potential"] = metrics.column(LENGTH) * scores["learning_potential"]
+        return sample(question, metrics.client, "episode_potential", scores), state
+
+    return Selector(select, requires=frozenset({TABLE, LENGTH}), optimiser=OPTIMISER)
+
+
+def gradient_sampling() -> Selector:
+    """K candidates drawn in proportion to the norm of the gradient of their return, one number each, and momentum."""
+
+    def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
+        numbers = {GRADIENT: metrics.column(GRADIENT)}
+        if metrics.private:
+            return first_tickets(question, metrics.client, numbers), state
+        return sample(question, metrics.client, GRADIENT, numbers), state
+
+    return Selector(select, requires=frozenset({GRADIENT}), optimiser=OPTIMISER)
+
+
+def gradient_sampling_one_phase() -> Selector:
+    """The same from outdated numbers: everyone is asked once, then each client only after it has trained."""
+
+    def select(question: Question, metrics: CandidateMetrics, state: State) -> tuple[Selection, State]:
+        known = np.full(question.num_clients, np.nan) if state is None else state["known"].copy()
+        known[metrics.client] = metrics.column(GRADIENT)
+        scores = {GRADIENT: known[question.candidates]}
+        selection = sample(question, question.candidates, GRADIENT, scores)
+        return selection, {"known": known, "trained": selection.client}
+
+    return Selector(select, requires=frozenset({GRADIENT}), asks=_not_up_to_date, optimiser=OPTIMISER)
+
+
+def _not_up_to_date(question: Question, state: State) -> ClientIds:
+    """Everyone at first; then the clients that trained last, and candidates without a number."""
+    if state is None:
+        return np.arange(question.num_clients)
+    unknown = question.candidates[np.isnan(state["known"][question.candidates])]
+    return np.union1d(state["trained"], unknown)
+
+
+def sample(question: Question, clients: ClientIds, name: str, scores: dict[str, Vector]) -> Selection:
+    """K of the clients, drawn in proportion to q_n times the score of this name.
+
+    The weight of an update is q_n times the score over the inclusion probability. It is the same for all updates,
+    except for clients so large that they are always drawn.
+    """
+    order = np.argsort(clients)  # so that the draw does not depend on the order of the clients
+    size = question.weight[clients] * np.nan_to_num(scores[name], nan=0.0, posinf=0.0).clip(min=0.0)
+    probability = inclusion_probabilities(size, question.num_selected)
+    place = order[draw(probability[order], question.generator)]
+    weight = size[place] / probability[place]
+    return Selection(clients[place], scores, probability[place], weight if weight.any() else None)
+
+
+def first_tickets(question: Question, clients: ClientIds, tickets: dict[str, Vector]) -> Selection:
+    """The K clients with the smallest lottery tickets, which they drew themselves: in proportion to their numbers.
+
+    A ticket is the logarithm of a waiting time, so that q_n is subtracted as a logarithm. All updates count alike.
+    """
+    waiting = tickets[GRADIENT] - np.log(question.weight[clients])
+    chosen = top_k(clients, -waiting, question.num_selected)
+    return Selection(chosen, tickets, weight=np.ones(len(chosen)))
