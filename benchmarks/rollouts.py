@@ -88,11 +88,11 @@ def program_contender(executor: Any, params: Any) -> Callable[[], int]:
     from fedpohcs.core.randomness import Purpose, device_key
     from fedpohcs.execution.mapping import compiled_for_groups
     from fedpohcs.learners.base import Broadcast
-    from fedpohcs.learners.client import ClientProgram, Own
+    from fedpohcs.learners.client import ClientInputs, ClientProgram
 
     program = compiled_for_groups(ClientProgram.evaluate, executor.program, 1, executor.config.groups)
     shared = Broadcast(params, device_key(0, Purpose.EVALUATION), executor.learner.schedule(0))
-    own = Own(np.arange(executor.num_clients), executor.population, executor.state.filters)
+    own = ClientInputs(np.arange(executor.num_clients), executor.population, executor.state.filters)
 
     def play() -> int:
         results = [jax.block_until_ready(program(shared, own)) for _ in range(CALLS_A_TURN)]

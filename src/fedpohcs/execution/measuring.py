@@ -16,7 +16,7 @@ from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Distribution, Params, Vector
 from fedpohcs.execution.mapping import compiled, joined
 from fedpohcs.learners.base import Broadcast
-from fedpohcs.learners.client import ClientProgram, Own
+from fedpohcs.learners.client import ClientInputs, ClientProgram
 from fedpohcs.metrics.base import Column, Result, find_metric
 from fedpohcs.metrics.packing import check_value
 
@@ -89,8 +89,8 @@ class LocalMeasuring:
         own = (self._own(clients), episodes)
         return joined(self.executor.clients.run_chunks(function, self.program, self.sent, own, clients))
 
-    def _own(self, clients: ClientIds) -> Own:
-        return Own(clients, None, self.executor.filters_of(clients))
+    def _own(self, clients: ClientIds) -> ClientInputs:
+        return ClientInputs(clients, None, self.executor.filters_of(clients))
 
 
 def measure_clients(
