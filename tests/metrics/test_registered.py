@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedpohcs.cli import main
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.config import AttackConfig, ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import METRICS, SELECTORS
 from fedpohcs.core.types import CandidateMetrics

@@ -23,8 +23,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.errors import require
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.deploy.codec import from_record, to_record

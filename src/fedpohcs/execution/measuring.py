@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.randomness import Purpose, device_key
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import take_clients

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from fedpohcs.core.array_rules import BOUNDED, ArrayRule
 from fedpohcs.core.errors import require
-from fedpohcs.core.expected import BOUNDED, Expected
 from fedpohcs.core.registries import METRICS
 from fedpohcs.core.types import ClientIds, Params, Vector
 
@@ -77,7 +77,7 @@ class Measuring(Protocol):
         ...
 
 
-def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     """The rules of a metric that is one number per client."""
     del config, params
     return {"": BOUNDED}
@@ -119,7 +119,7 @@ class Metric(NamedTuple):
     """
 
     measure: Callable[[Measuring, ClientIds], Column]
-    rules: Callable[[ExperimentConfig, Params], Mapping[str, Expected]] = _one_number
+    rules: Callable[[ExperimentConfig, Params], Mapping[str, ArrayRule]] = _one_number
     pack: Callable[[Any], Arrays] = _as_single_array
     unpack: Callable[[Arrays], Any] = _from_single_array
     check: Callable[[Arrays, ExperimentConfig], None] = _no_check

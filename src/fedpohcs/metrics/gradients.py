@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpohcs.core.expected import Expected
+from fedpohcs.core.array_rules import ArrayRule
 from fedpohcs.core.lazy import LazyModule
 from fedpohcs.core.types import ClientIds, Params, Vector
 from fedpohcs.metrics.base import Measuring, Metric
@@ -90,9 +90,9 @@ def policy_gradient(measuring: Measuring, clients: ClientIds) -> np.ndarray:
     return measuring.compute(mean_gradients, clients)
 
 
-def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     del config
-    return {"": Expected(np.float32, (sum(np.size(leaf) for leaf in jax.tree.leaves(params.policy)),))}
+    return {"": ArrayRule(np.float32, (sum(np.size(leaf) for leaf in jax.tree.leaves(params.policy)),))}
 
 
 GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")

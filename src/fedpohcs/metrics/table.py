@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpohcs.core.array_rules import BOUNDED, KEY, NUMBER, ArrayRule, BadReplyError
 from fedpohcs.core.errors import require
-from fedpohcs.core.expected import BOUNDED, KEY, NUMBER, BadReplyError, Expected
 from fedpohcs.core.imports import import_function
 from fedpohcs.core.types import ClientIds, Params, Steps, WeightedAdvantage
 from fedpohcs.metrics.base import Arrays, Measuring, Metric
@@ -101,15 +101,15 @@ def unpack_table(arrays: Arrays) -> WeightedAdvantage:
     return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill))
 
 
-def table_rules(*, predicted: bool) -> dict[str, Expected]:
+def table_rules(*, predicted: bool) -> dict[str, ArrayRule]:
     """The rules for the single arrays of a table; with `predicted` also those of the predictor.
 
     The predictor is optional: a client that has seen nothing has none. `check_table` demands it of all others.
     """
-    rules = {"pair": Expected(KEY, (None,)), "value": BOUNDED._replace(shape=(None,))}
+    rules = {"pair": ArrayRule(KEY, (None,)), "value": BOUNDED._replace(shape=(None,))}
     if predicted:
-        keys, numbers = Expected(KEY, (None,), optional=True), Expected(NUMBER, (None,), optional=True)
-        single = Expected(np.float32, (None,), optional=True)
+        keys, numbers = ArrayRule(KEY, (None,), optional=True), ArrayRule(NUMBER, (None,), optional=True)
+        single = ArrayRule(np.float32, (None,), optional=True)
         rules |= {
             "fill/state_key": keys,
             "fill/visitation": numbers,
@@ -142,7 +142,7 @@ def check_table(arrays: Arrays, *, predicted: bool = False) -> None:
             raise BadReplyError("order", "does not ascend", name)
 
 
-def _rules(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+def _rules(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     del params
     return table_rules(predicted=config.modelling.missing == "predicted")
 

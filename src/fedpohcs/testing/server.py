@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpohcs.core.array_rules import ArrayRule
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, ServerOptimiserConfig
-from fedpohcs.core.expected import Expected
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import named_arrays
@@ -108,7 +108,7 @@ def _made_up_value(name: str, client: int, config: ExperimentConfig) -> Any:
     return metric.unpack({part: _made_up_array(rule, generator) for part, rule in rules.items()})
 
 
-def _made_up_array(rule: Expected, generator: np.random.Generator) -> np.ndarray:
+def _made_up_array(rule: ArrayRule, generator: np.random.Generator) -> np.ndarray:
     shape = tuple(ANY_LENGTH if n is None else n for n in rule.shape)
     return generator.normal(size=shape).clip(rule.low, rule.high).astype(rule.dtype)
 
