@@ -272,16 +272,16 @@ def test_the_check_of_a_server_optimiser_notices(make: Any, complaint: str) -> N
         check_optimiser("broken")
 
 
-def ones(measuring: Any, clients: Any) -> np.ndarray:
+def ones(context: Any, clients: Any) -> np.ndarray:
     return np.ones(len(clients))
 
 
 @pytest.mark.parametrize(
     ("metric", "complaint"),
     [
-        (Metric(lambda measuring, clients: np.ones(5), reads=None), "one value per client, not 5 for 3"),
-        (Metric(lambda measuring, clients: np.full(3, np.nan), reads=None), "not finite"),
-        (Metric(lambda measuring, clients: np.random.default_rng().random(3), reads=None), "same for the same seed"),
+        (Metric(lambda context, clients: np.ones(5), reads=None), "one value per client, not 5 for 3"),
+        (Metric(lambda context, clients: np.full(3, np.nan), reads=None), "not finite"),
+        (Metric(lambda context, clients: np.random.default_rng().random(3), reads=None), "same for the same seed"),
         (Metric(ones, reads=None, unpack=lambda arrays: 2 * arrays[""]), "must be unpacked to what was packed"),
         (Metric(ones, reads=None, hide="table"), "must be a WeightedAdvantage per client"),
     ],

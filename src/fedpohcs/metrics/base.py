@@ -29,7 +29,7 @@ SELECTION_METRIC = "selection_metric"
 """Name of the column of Delta_n, which replaces tables in private selection."""
 
 
-class Measuring(Protocol):
+class MetricContext(Protocol):
     """What a metric may read while it measures some clients under the current policy."""
 
     @property
@@ -118,7 +118,7 @@ class Metric(NamedTuple):
         compile_ahead: compiles code of the first measurement; called in a separate thread when a run starts.
     """
 
-    measure: Callable[[Measuring, ClientIds], Column]
+    measure: Callable[[MetricContext, ClientIds], Column]
     rules: Callable[[ExperimentConfig, Params], Mapping[str, ArrayRule]] = _one_number
     pack: Callable[[Any], Arrays] = _as_single_array
     unpack: Callable[[Arrays], Any] = _from_single_array
@@ -130,11 +130,11 @@ class Metric(NamedTuple):
     compile_ahead: Callable[[], None] | None = None
 
 
-def each(function: Callable[[Measuring, int], Any]) -> Callable[[Measuring, ClientIds], list[Any]]:
+def each(function: Callable[[MetricContext, int], Any]) -> Callable[[MetricContext, ClientIds], list[Any]]:
     """A `measure` that measures one client at a time."""
 
-    def measure(measuring: Measuring, clients: ClientIds) -> list[Any]:
-        return measuring.map(lambda client: function(measuring, client), clients)
+    def measure(context: MetricContext, clients: ClientIds) -> list[Any]:
+        return context.map(lambda client: function(context, client), clients)
 
     measure.__doc__ = function.__doc__
     return measure

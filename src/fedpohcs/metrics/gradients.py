@@ -10,7 +10,7 @@ import numpy as np
 from fedpohcs.core.array_rules import ArrayRule
 from fedpohcs.core.lazy import LazyModule
 from fedpohcs.core.types import ClientIds, Params, Vector
-from fedpohcs.metrics.base import Measuring, Metric
+from fedpohcs.metrics.base import Metric, MetricContext
 
 if TYPE_CHECKING:
     import jax
@@ -70,24 +70,24 @@ def _flattened(tree: Any) -> jax.Array:
     return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def gradient_norm(measuring: Measuring, clients: ClientIds) -> Vector:
+def gradient_norm(context: MetricContext, clients: ClientIds) -> Vector:
     """Mean norm of the policy gradient over a few minibatches of the episodes recorded last."""
-    return measuring.compute(mean_norms, clients)
+    return context.compute(mean_norms, clients)
 
 
-def gradient_scale(measuring: Measuring, clients: ClientIds) -> Vector:
+def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
     """L_n sigma_n, by which a client's standardised policy gradient is too short to be that of its return."""
-    return measuring.compute(standard_scales, clients)
+    return context.compute(standard_scales, clients)
 
 
-def return_gradient(measuring: Measuring, clients: ClientIds) -> Vector:
+def return_gradient(context: MetricContext, clients: ClientIds) -> Vector:
     """Norm of the gradient of the mean return over the episodes recorded last."""
-    return measuring.compute(return_gradient_norms, clients)
+    return context.compute(return_gradient_norms, clients)
 
 
-def policy_gradient(measuring: Measuring, clients: ClientIds) -> np.ndarray:
+def policy_gradient(context: MetricContext, clients: ClientIds) -> np.ndarray:
     """The policy gradient over the episodes recorded last, as one vector in the order of the policy's arrays."""
-    return measuring.compute(mean_gradients, clients)
+    return context.compute(mean_gradients, clients)
 
 
 def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:

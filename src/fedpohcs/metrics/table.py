@@ -14,7 +14,7 @@ from fedpohcs.core.array_rules import BOUNDED, KEY, NUMBER, ArrayRule, BadReplyE
 from fedpohcs.core.errors import require
 from fedpohcs.core.imports import import_function
 from fedpohcs.core.types import ClientIds, Params, Steps, WeightedAdvantage
-from fedpohcs.metrics.base import Arrays, Measuring, Metric
+from fedpohcs.metrics.base import Arrays, Metric, MetricContext
 from fedpohcs.metrics.episodes import in_order
 
 if TYPE_CHECKING:
@@ -24,37 +24,37 @@ ROWS = {"value": "pair", "fill/pair_state_key": "pair", "fill/pair_centre": "pai
 """Arrays of a table that must have as many rows as another array."""
 
 
-def weighted_advantage(measuring: Measuring, clients: ClientIds) -> list[WeightedAdvantage]:
+def weighted_advantage(context: MetricContext, clients: ClientIds) -> list[WeightedAdvantage]:
     """D_n A_n, visitation times advantage by state-action pair. Paper: Alg. 3, l. 6."""
     from fedpohcs.metrics.weighted_advantage import weighted_advantage_table  # Numba: only where tables are made
 
-    modelling, discount = measuring.config.modelling, measuring.config.learner.discount
+    modelling, discount = context.config.modelling, context.config.learner.discount
     discretise = find_discretiser(modelling.discretiser)
 
     def table(client: int) -> WeightedAdvantage:
-        steps = recorded_steps(measuring, client, discretise)
-        return weighted_advantage_table(steps, measuring.distribution, modelling, discount)
+        steps = recorded_steps(context, client, discretise)
+        return weighted_advantage_table(steps, context.distribution, modelling, discount)
 
-    return measuring.map(table, clients)
+    return context.map(table, clients)
 
 
-def recorded_steps(measuring: Measuring, client: int, discretise: Callable[[np.ndarray], Any] | None = None) -> Steps:
+def recorded_steps(context: MetricContext, client: int, discretise: Callable[[np.ndarray], Any] | None = None) -> Steps:
     """The client's recorded episodes, one after the other, filtered by its present filters."""
     import jax
 
-    modelling = measuring.config.modelling
+    modelling = context.config.modelling
     parts = []
-    for trajectory in measuring.episodes(client):
-        advantage = measuring.step_advantages(client, trajectory) if modelling.advantages == "gae" else None
+    for trajectory in context.episodes(client):
+        advantage = context.step_advantages(client, trajectory) if modelling.advantages == "gae" else None
         parts.append(in_order(trajectory, advantage))
     steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
     if discretise is not None:
         steps = steps._replace(cell=own_cells(discretise, steps.observation))
-    filters = measuring.filters(client)
-    steps = steps._replace(observation=measuring.learner.filtered(filters, steps.observation))
+    filters = context.filters(client)
+    steps = steps._replace(observation=context.learner.filtered(filters, steps.observation))
     if modelling.rewards == "filtered":
-        steps = steps._replace(reward=measuring.learner.filtered_reward(filters, steps.reward))
-    return _clipped(steps, measuring.learner.world.actions) if modelling.clip_actions else steps
+        steps = steps._replace(reward=context.learner.filtered_reward(filters, steps.reward))
+    return _clipped(steps, context.learner.world.actions) if modelling.clip_actions else steps
 
 
 def _clipped(steps: Steps, actions: Any) -> Steps:
