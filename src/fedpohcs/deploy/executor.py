@@ -44,7 +44,7 @@ from fedpohcs.worlds.host import HostWorld
 MAX_EMPTY_ROUNDS = 5  # consecutive rounds in which no client trained, after which the run stops
 QUARANTINE_ROUNDS = 5  # in which a client is not asked, after an invalid reply
 INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a temporary failure can break
-SECONDS_A_LOOK = 1.0  # between two polls of the connected nodes, before the first round
+SECONDS_PER_POLL = 1.0  # between two polls of the connected nodes, before the first round
 SECRET = ArrayRule(np.uint8, (None,))  # a message of private selection; the protocol checks its content
 
 log = logging.getLogger("fedpohcs")
@@ -354,7 +354,7 @@ class FlowerExecutor:
             if len(self.nodes) != shown:
                 shown = len(self.nodes)
                 log.info("%d of %d clients are here", shown, wanted)
-            time.sleep(SECONDS_A_LOOK)
+            time.sleep(SECONDS_PER_POLL)
 
     def _count_empty(self, answers: Mapping[int, Arrays], round_number: int) -> None:
         self.empty_rounds = 0 if answers else self.empty_rounds + 1

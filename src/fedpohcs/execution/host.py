@@ -142,9 +142,9 @@ class HostExecutor(LocalExecutor):
             new.append(self.learner.observe(take_clients(filters, index), seen, self.config.filter_weight))
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
-    def _blocks(self, order: PlayOrder, steps_a_client: int) -> Iterator[PlayOrder]:
+    def _blocks(self, order: PlayOrder, steps_per_client: int) -> Iterator[PlayOrder]:
         """Blocks of clients whose episodes fit into memory."""
-        width = max(1, STEPS_AT_ONCE // max(1, steps_a_client))
+        width = max(1, STEPS_AT_ONCE // max(1, steps_per_client))
         for begin in range(0, len(order.clients), width):
             some = slice(begin, begin + width)
             yield order._replace(clients=order.clients[some], filters=take_clients(order.filters, some))

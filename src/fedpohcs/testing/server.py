@@ -140,10 +140,10 @@ def check_aggregator(name: str) -> None:
         _check_bounded(name, rows)
 
 
-def _merge(name: str, rows: list[Params], liars: int = 1) -> Any:
+def _merge(name: str, rows: list[Params], byzantine: int = 1) -> Any:
     stacked = jax.tree.map(lambda *one: np.stack(one), *rows)
     updates = ClientUpdates(np.arange(len(rows)), stacked, np.full(len(rows), 10))
-    federation = FederationConfig(aggregator=name, tolerated_liars=liars)
+    federation = FederationConfig(aggregator=name, tolerated_liars=byzantine)
     return aggregate(agent(0), updates, np.full(len(rows), 10.0), federation)
 
 
@@ -159,13 +159,13 @@ def _aggregated(name: str, rows: list[Params]) -> Any:
 def _check_least(name: str, rows: list[Params]) -> None:
     """Check that the policy changes only if there are enough updates for the tolerated Byzantine clients."""
     at, least = f"aggregator {name!r}", AGGREGATORS[name].least
-    numbers = [least(liars) for liars in range(4)]
+    numbers = [least(byzantine) for byzantine in range(4)]
     _require(numbers[0] >= 1 and numbers == sorted(numbers), f"{at} must need more updates the more may be false")
     few = max(1, numbers[2]) - 1
     if few:
-        result = _merge(name, rows[:few], liars=2)
+        result = _merge(name, rows[:few], byzantine=2)
         _require(all_equal(result.params, agent(0)), f"{at} must keep the policy with fewer updates than `least`")
-    result = _merge(name, rows[: few + 1], liars=2)
+    result = _merge(name, rows[: few + 1], byzantine=2)
     _require(len(result.rejected) == 0, f"{at} must do with as many updates as `least` says")
 
 
