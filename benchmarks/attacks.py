@@ -52,8 +52,8 @@ AGGREGATORS = {
     "norm-clip": 1,
 }
 """Seeds of each."""
-LIES = ("flipped-update", "noisy-update", "zero-update", "nan-update")
-LIAR = 30  # in the middle of sixty cars
+ATTACKS = ("flipped-update", "noisy-update", "zero-update", "nan-update")
+BYZANTINE = 30  # in the middle of sixty cars
 
 
 def main() -> None:
@@ -79,19 +79,19 @@ def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
     k, n = federation.num_selected, federation.num_clients
     choose = chooser(rounds, federation)
     plain = choices(choose, rounds, {}, None, 1.0)
-    liars = range(0, n, 3)
-    asked = {liar: [number for number, tables in enumerate(rounds) if liar in tables] for liar in liars}
+    byzantine = range(0, n, 3)
+    asked = {client: [number for number, tables in enumerate(rounds) if client in tables] for client in byzantine}
     cells: dict[str, Any] = {}
     for name, defence in DEFENCES.items():
         honest = choices(choose, rounds, defence, None, 1.0)
         cells[name] = {"kept without a liar": overlap(honest, plain, k)}
-        for lie, scale in SCALES.items():
-            runs = {liar: choices(choose, rounds, defence, liar, scale) for liar in liars}
-            times = sum(liar in runs[liar][number] for liar in liars for number in asked[liar])
-            pairs = [(runs[liar][number], plain[number]) for liar in liars for number in asked[liar]]
-            cells[name][lie] = {
+        for attack, scale in SCALES.items():
+            runs = {client: choices(choose, rounds, defence, client, scale) for client in byzantine}
+            times = sum(client in runs[client][number] for client in byzantine for number in asked[client])
+            pairs = [(runs[client][number], plain[number]) for client in byzantine for number in asked[client]]
+            cells[name][attack] = {
                 "of candidacies": times / len(pairs),
-                "times the fair share": times / (len(liars) * len(rounds)) * n / k,
+                "times the fair share": times / (len(byzantine) * len(rounds)) * n / k,
                 "kept": overlap(*zip(*pairs, strict=True), k),
             }
     rows = [
@@ -99,7 +99,7 @@ def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
             name,
             cell["kept without a liar"],
             cell["x100"]["kept"],
-            *(cell[lie]["times the fair share"] for lie in SCALES),
+            *(cell[attack]["times the fair share"] for attack in SCALES),
         )
         for name, cell in cells.items()
     ]
@@ -130,21 +130,23 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
     weight = np.full(federation.num_clients, 1 / federation.num_clients)
     select, known = make_selector("fedpohcs").select, {}
 
-    def choose(number: int, left: frozenset[int], clip: float | None, liar: int | None, scale: float) -> frozenset[int]:
-        key = number, left, clip, *((liar, scale) if liar in left and scale != 1 else ())
+    def choose(
+        number: int, left: frozenset[int], clip: float | None, byzantine: int | None, scale: float
+    ) -> frozenset[int]:
+        key = number, left, clip, *((byzantine, scale) if byzantine in left and scale != 1 else ())
         if key not in known:
             clients = np.array(sorted(left))
             tables = {client: rounds[number][client] for client in clients.tolist()}
             generator = np.random.default_rng(0)
-            if liar in tables and math.isfinite(scale):
-                tables[liar] = inflated_table(tables[liar], AttackContext(scale, generator))
+            if byzantine in tables and math.isfinite(scale):
+                tables[byzantine] = inflated_table(tables[byzantine], AttackContext(scale, generator))
             k = min(federation.num_selected, len(clients))
             question = Question(clients, k, len(weight), weight, generator, federation.compared_pairs, clip)
             metrics = CandidateMetrics(clients, {"weighted_advantage": tuple(tables.values())})
             selection, _ = select(question, metrics, None)
             chosen, score = selection.client, selection.scores["selection_metric"]
-            if liar in tables and math.isinf(scale):
-                chosen = top_k(clients, np.where(clients == liar, np.inf, score), k)
+            if byzantine in tables and math.isinf(scale):
+                chosen = top_k(clients, np.where(clients == byzantine, np.inf, score), k)
             known[key] = frozenset(chosen.tolist())
         return known[key]
 
@@ -152,7 +154,7 @@ def chooser(rounds: list[dict[int, Any]], federation: Any) -> Choose:
 
 
 def choices(
-    choose: Choose, rounds: list[dict[int, Any]], defence: dict[str, Any], liar: int | None, scale: float
+    choose: Choose, rounds: list[dict[int, Any]], defence: dict[str, Any], byzantine: int | None, scale: float
 ) -> list[frozenset[int]]:
     """Who is selected in each round, the cap counting what was selected before."""
     from fedpohcs.core.config import DefenceConfig
@@ -164,7 +166,7 @@ def choices(
         sampled = Question(np.array(sorted(tables)), len(tables), 0, np.zeros(0), np.random.default_rng(0))
         question, _ = defended(sampled, recent, settings)
         left = frozenset(question.candidates.tolist())
-        selected.append(choose(number, left, settings.table_clip, liar, scale))
+        selected.append(choose(number, left, settings.table_clip, byzantine, scale))
         recent = remember(recent, np.array(sorted(selected[-1])), settings)
     return selected
 
@@ -177,8 +179,8 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
     """Whole runs with a client that is Byzantine in phase one."""
     from fedpohcs.core.config import AttackConfig, DefenceConfig
 
-    liar = 2 if arguments.quick else LIAR
-    score, table = AttackConfig("lying-score", (liar,)), AttackConfig("inflated-table", (liar,), 100.0)
+    byzantine = 2 if arguments.quick else BYZANTINE
+    score, table = AttackConfig("lying-score", (byzantine,)), AttackConfig("inflated-table", (byzantine,), 100.0)
     cap = DefenceConfig(max_selections=18 if arguments.quick else 4)
     ways: dict[str, dict[str, Any]] = {
         "lying score, masked": {"attack": score, "privacy": "masked"},
@@ -196,7 +198,7 @@ def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
         if not runs:
             continue
         fair = runs[0].config.federation.num_selected / runs[0].config.federation.num_clients
-        shares = [float(run.times_selected[liar]) / run.config.rounds for run in runs]
+        shares = [float(run.times_selected[byzantine]) / run.config.rounds for run in runs]
         cells[name] = {"of rounds": shares, "times the fair share": statistics.fmean(shares) / fair} | returns(runs)
     rows = [(name, cell["times the fair share"], statistics.fmean(cell["last ten"])) for name, cell in cells.items()]
     print_table("one Byzantine client in phase one, whole runs", ("", "times the fair share", "mean return"), rows)
@@ -217,24 +219,24 @@ def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
     """Whole runs with one Byzantine update per round."""
     from fedpohcs.core.config import AttackConfig
 
-    lies = {"none": AttackConfig(), **{lie: AttackConfig(lie, "one-selected") for lie in LIES}}
+    attacks = {"none": AttackConfig(), **{kind: AttackConfig(kind, "one-selected") for kind in ATTACKS}}
     cells: dict[str, dict[str, Any]] = {}
     for name, seeds in AGGREGATORS.items():
         cells[name] = {}
-        for lie, attack in lies.items():
-            runs = whole_runs(arguments, f"{name}-{lie}", seeds, {"attack": attack, "aggregator": name})
-            cells[name] |= {lie: returns(runs)} if runs else {}
+        for kind, attack in attacks.items():
+            runs = whole_runs(arguments, f"{name}-{kind}", seeds, {"attack": attack, "aggregator": name})
+            cells[name] |= {kind: returns(runs)} if runs else {}
     rows = [
-        (name, *(statistics.fmean(cell[lie]["last ten"]) if lie in cell else "-" for lie in lies))
+        (name, *(statistics.fmean(cell[kind]["last ten"]) if kind in cell else "-" for kind in attacks))
         for name, cell in cells.items()
     ]
-    print_table("mean return, last ten rounds, by attack", ("aggregator", *lies), rows)
+    print_table("mean return, last ten rounds, by attack", ("aggregator", *attacks), rows)
     free = cells["parameter-mean"]["none"]["last ten"]
     figures = [Figure("parameter-mean without a lie", statistics.fmean(free), "mean return")]
-    for lie in [lie for lie in LIES if lie in cells["trimmed-mean"]]:
-        lied = cells["trimmed-mean"][lie]["last ten"]  # by seed; what is not there yet is compared with nothing
-        kept = 100 * sum(lied) / sum(free[: len(lied)])
-        figures.append(Figure(f"trimmed-mean with {lie}, of the return without", kept, "%", Goal(">=", 90, "%")))
+    for kind in [kind for kind in ATTACKS if kind in cells["trimmed-mean"]]:
+        attacked = cells["trimmed-mean"][kind]["last ten"]  # by seed; what is not there yet is compared with nothing
+        kept = 100 * sum(attacked) / sum(free[: len(attacked)])
+        figures.append(Figure(f"trimmed-mean with {kind}, of the return without", kept, "%", Goal(">=", 90, "%")))
     return cells, figures
 
 

@@ -221,7 +221,7 @@ class CommonParams(NamedTuple):
 def _common_ppo() -> type:
     import jax.numpy as jnp
 
-    from fedpohcs.learners.base import Learned, Progress
+    from fedpohcs.learners.base import IterationResult, Progress
     from fedpohcs.learners.networks import AgentParams
     from fedpohcs.learners.ppo import PPO, advantages, make_batch, masked_mean, update
 
@@ -247,7 +247,7 @@ def _common_ppo() -> type:
             batch = batch._replace(samples=scaled)
             params, memory, info = update(self.config, sent.schedule, agent, now.memory, batch, draws, self.networks)
             filters = self.observe(now.filters, trajectory)
-            return Learned(Progress(CommonParams(*params, own), filters, memory), batch.valid.sum(), info)
+            return IterationResult(Progress(CommonParams(*params, own), filters, memory), batch.valid.sum(), info)
 
     return CommonPPO
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from _common import HERE, Figure, Goal, argument_parser, machine_facts, write_results
 
-ROUNDS_A_KILL = 6  # more than a process lives to see
+ROUNDS_PER_KILL = 6  # more than a process lives to see
 FILES = ("rounds.csv", "clients.csv", "policy.npz")
 
 
@@ -40,7 +40,7 @@ def same_after(kills: int, scratch: Path) -> dict[str, bool]:
     from fedpohcs import FederationConfig, preset, resume_experiment, run_experiment
 
     small = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4)
-    rounds = kills * ROUNDS_A_KILL + 10
+    rounds = kills * ROUNDS_PER_KILL + 10
     config = dataclasses.replace(preset("tabular", selector="power-of-choice"), rounds=rounds, federation=small)
     run_experiment(config, scratch / "whole", checkpoint_every=0)
     run_experiment(dataclasses.replace(config, rounds=1), scratch / "killed")

@@ -29,7 +29,7 @@ from _common import (
 )
 
 SMALL_LOG_STD = -5.0
-CALLS_A_TURN = 5  # so that all contenders take turns of about the same time
+CALLS_PER_TURN = 5  # so that all contenders take turns of about the same time
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def executor_contender(executor: Any, params: Any) -> Callable[[], int]:
     everyone = np.arange(executor.num_clients)
 
     def play() -> int:
-        return sum(int(executor.evaluate(params, 0, everyone).steps.sum()) for _ in range(CALLS_A_TURN))
+        return sum(int(executor.evaluate(params, 0, everyone).steps.sum()) for _ in range(CALLS_PER_TURN))
 
     return play
 
@@ -88,14 +88,14 @@ def program_contender(executor: Any, params: Any) -> Callable[[], int]:
     from fedpohcs.core.randomness import Purpose, device_key
     from fedpohcs.execution.mapping import compiled_for_groups
     from fedpohcs.learners.base import Broadcast
-    from fedpohcs.learners.client import ClientProgram, Own
+    from fedpohcs.learners.client import ClientInputs, ClientProgram
 
     program = compiled_for_groups(ClientProgram.evaluate, executor.program, 1, executor.config.groups)
     shared = Broadcast(params, device_key(0, Purpose.EVALUATION), executor.learner.schedule(0))
-    own = Own(np.arange(executor.num_clients), executor.population, executor.state.filters)
+    own = ClientInputs(np.arange(executor.num_clients), executor.population, executor.state.filters)
 
     def play() -> int:
-        results = [jax.block_until_ready(program(shared, own)) for _ in range(CALLS_A_TURN)]
+        results = [jax.block_until_ready(program(shared, own)) for _ in range(CALLS_PER_TURN)]
         return sum(int(result.steps.sum()) for result in results)
 
     return play

@@ -11,7 +11,7 @@ import optax
 from fedpohcs import LEARNERS, Learner, LearningConfig, preset, run_experiment
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.actors import PolicyActor, policy_actor, sight_of
-from fedpohcs.learners.base import Broadcast, Learned, Progress
+from fedpohcs.learners.base import Broadcast, IterationResult, Progress
 from fedpohcs.learners.gae import generalised_advantage
 from fedpohcs.learners.networks import PolicyParams, action_distribution, apply_of, make_network, num_outputs
 from fedpohcs.runs.experiment import History
@@ -72,7 +72,7 @@ class Reinforce(Learner):
         """pi(. | s) of filtered observations."""
         return action_distribution(params.policy, observation, apply_of(self.config, *self.sizes))
 
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> Learned:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """Increase the probability of actions with more than the mean return."""
         valid = trajectory.valid
         observation = self.filtered(now.filters, trajectory.observation)
@@ -89,7 +89,7 @@ class Reinforce(Learner):
         change, memory = optax.adam(self.config.learning_rate).update(gradient, now.memory)
         params = optax.apply_updates(now.params, change)
         filters = self.observe(now.filters, trajectory)
-        return Learned(Progress(params, filters, memory), valid.sum(), Info(value, entropy))
+        return IterationResult(Progress(params, filters, memory), valid.sum(), Info(value, entropy))
 
 
 LEARNERS["reinforce"] = ReinforceConfig

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from fedpohcs.cli import main as fedpohcs
 from fedpohcs.core.registries import METRICS, SELECTORS
-from fedpohcs.metrics.base import Measuring, Metric, each
+from fedpohcs.metrics.base import Metric, MetricContext, each
 from fedpohcs.metrics.returns import episode_totals
 from fedpohcs.server.selection import Selector, by_score
 
 
-def worst_return(measuring: Measuring, client: int) -> float:
+def worst_return(context: MetricContext, client: int) -> float:
     """Return of the worst episode of the client's latest evaluation."""
-    returns, _ = episode_totals(measuring.episodes(client)[-1])
+    returns, _ = episode_totals(context.episodes(client)[-1])
     return returns.min()
 
 

@@ -13,7 +13,7 @@ from fedpohcs.core.registries import LEARNERS, OPTIMISERS
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import named_arrays, tree_like
 from fedpohcs.core.types import Params
-from fedpohcs.learners.base import Broadcast, Learned, Progress
+from fedpohcs.learners.base import Broadcast, IterationResult, Progress
 from fedpohcs.learners.dqn import DQN, QParams
 from fedpohcs.runs.experiment import Training
 from fedpohcs.server.optimisers import IDENTITY, Proposal, ServerOptimiser
@@ -37,7 +37,7 @@ class Pulled(DQN):
 
     info = Info._fields
 
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> Learned:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         goal = tree_like(now.params, sent.extra, "goal/")
 
         def loss(params: QParams) -> Any:
@@ -45,7 +45,7 @@ class Pulled(DQN):
 
         value, gradient = jax.value_and_grad(loss)(now.params)
         params = jax.tree.map(lambda x, slope: x - RATE * slope, now.params, gradient)
-        return Learned(now._replace(params=params), trajectory.valid.sum(), Info(value))
+        return IterationResult(now._replace(params=params), trajectory.valid.sum(), Info(value))
 
 
 def pulling(settings: Any) -> ServerOptimiser:

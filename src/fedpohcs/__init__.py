@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedpohcs.execution.attacked import Attack, AttackContext
     from fedpohcs.learners.base import Learner
     from fedpohcs.learners.networks import Network
-    from fedpohcs.metrics.base import Measuring, Metric
+    from fedpohcs.metrics.base import Metric, MetricContext
     from fedpohcs.runs.experiment import History, resume_experiment, run_experiment
     from fedpohcs.runs.policy import load_policy
     from fedpohcs.runs.storage import load_run
@@ -68,8 +68,8 @@ __all__ = [
     "HostWorld",
     "Learner",
     "LearningConfig",
-    "Measuring",
     "Metric",
+    "MetricContext",
     "ModellingConfig",
     "Network",
     "PPOConfig",
@@ -113,7 +113,7 @@ __getattr__ = importer(
         "execution.attacked": "Attack AttackContext",
         "learners.base": "Learner",
         "learners.networks": "Network",
-        "metrics.base": "Measuring Metric",
+        "metrics.base": "Metric MetricContext",
         "runs.experiment": "History resume_experiment run_experiment",
         "runs.policy": "load_policy",
         "runs.storage": "load_run",

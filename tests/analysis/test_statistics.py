@@ -12,7 +12,7 @@ from fedpohcs.analysis.statistics import (
     kaplan_meier_median,
     mean_interval,
     sign_flip_test,
-    summarise_reached,
+    summarise_times,
 )
 
 
@@ -123,11 +123,11 @@ def test_threshold_is_reached_at_the_first_round_or_censored_at_the_last() -> No
 
 
 def test_median_is_not_reached_if_fewer_than_half_get_there() -> None:
-    reached = summarise_reached([(5, True), (9, False), (9, False)])
+    reached = summarise_times([(5, True), (9, False), (9, False)])
     assert reached.estimate == np.inf
     assert reached.num_reached == 1
-    assert np.isnan(summarise_reached([(5, True), (np.nan, True)]).estimate)
+    assert np.isnan(summarise_times([(5, True), (np.nan, True)]).estimate)
 
 
 def test_a_run_cut_early_counts_as_not_knowing_rather_than_as_failing() -> None:
-    assert summarise_reached([(2, False), (4, True), (6, True), (8, False)]).estimate == 6
+    assert summarise_times([(2, False), (4, True), (6, True), (8, False)]).estimate == 6

@@ -13,7 +13,7 @@ import pytest
 from conftest import MakeRun, made_up_records
 from fedpohcs.cli import main
 from fedpohcs.cli.program import COMMANDS
-from fedpohcs.cli.signals import Terminated, stopped_by_signals
+from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.runs import experiment
@@ -370,7 +370,7 @@ def test_a_signal_that_arrives_during_garbage_collection_is_not_lost(number: sig
         gc.callbacks.remove(collected)
         signal.raise_signal(number)
 
-    expected = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    expected = TerminationInterrupt if number == signal.SIGTERM else KeyboardInterrupt
     with pytest.raises(expected, match=r"^enough$"), stopped_by_signals("enough"):
         gc.callbacks.append(collected)
         gc.collect()

@@ -22,9 +22,9 @@ class Twin(TabularWorlds):
     \\"\\"\\"The tabular world under another name.\\"\\"\\"
 
 
-def luck(measuring, client):
+def luck(context, client):
     \\"\\"\\"A number that is drawn.\\"\\"\\"
-    return hash((measuring.round_number, client)) % 100
+    return hash((context.round_number, client)) % 100
 
 
 LUCK = Metric(each(luck), reads=None)

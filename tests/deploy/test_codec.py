@@ -9,12 +9,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord
 
-from fedpohcs.core.expected import BadReplyError, Expected
+from fedpohcs.core.array_rules import ArrayRule, BadReplyError
 from fedpohcs.deploy.codec import PLAIN, from_record, to_record
 from fedpohcs.server.replies import checked_arrays
 
 NUMBERS = np.array([[1.5, -2.0, 3.25], [0.0, 7.0, 1e300]])
-EXPECTED = {"x": Expected(np.float64, (None, 3))}
+EXPECTED = {"x": ArrayRule(np.float64, (None, 3))}
 
 
 def received(array: Array) -> np.ndarray:
@@ -26,7 +26,7 @@ def test_arrays_come_back_to_the_last_bit(dtype: str) -> None:
     given = np.frombuffer(np.random.default_rng(0).bytes(96), np.uint8).view(dtype if dtype != "|b1" else "|u1")
     given = (given % 2).astype(bool) if dtype == "|b1" else given
     for array in (given, given[::2], given.reshape(2, -1).T, given[:0], given[0]):
-        expected = {"x": Expected(array.dtype, array.shape, finite=False)}
+        expected = {"x": ArrayRule(array.dtype, array.shape, finite=False)}
         again = checked_arrays(from_record(to_record({"x": array})), expected)["x"]
         np.testing.assert_array_equal(again, array, strict=True)
 

@@ -141,7 +141,7 @@ def test_a_client_that_comes_back_as_another_node_goes_on_as_if_nothing_was(
         grid.node_configs = {node + 1: given for node, given in grid.node_configs.items()}
 
 
-def test_a_node_that_hangs_is_greeted_once_a_round(config: ExperimentConfig, states: Path) -> None:
+def test_a_node_that_hangs_is_greeted_once_per_round(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(config, states, clients=[0, 1, 2])
     rounds = training_on(grid, config, Limits(startup_timeout=0.01, min_clients=3)).remaining_rounds()
     next(rounds)

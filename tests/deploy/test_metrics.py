@@ -140,7 +140,7 @@ def test_a_measurement_that_breaks_a_rule_is_left_out_with_its_metric_named(
     assert len(record.candidates)
 
 
-def fails(measuring: Any, client: int) -> float:
+def fails(context: Any, client: int) -> float:
     raise RuntimeError("the sensor is gone")
 
 

@@ -24,7 +24,7 @@ from fedpohcs.learners.networks import PolicyParams, action_distribution, init_a
 from fedpohcs.metrics.packing import check_value
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.storage import load_run
-from fedpohcs.worlds.host import Play, Played, Quota, episode_generator
+from fedpohcs.worlds.host import ClientEpisodes, Play, Quota, episode_generator
 from fedpohcs.worlds.mujoco import Hoppers, Parameter
 
 WORLD = Hoppers("medium", 5)
@@ -38,7 +38,7 @@ def play(client: int, policy: PolicyParams) -> Play:
     return Play(client, actor, (0, 3, 7, client, 0))
 
 
-def assert_same(one: Played, other: Played) -> None:
+def assert_same(one: ClientEpisodes, other: ClientEpisodes) -> None:
     jax.tree.map(np.testing.assert_array_equal, one.trajectory, other.trajectory)
 
 

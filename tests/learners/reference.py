@@ -14,7 +14,7 @@ from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.learners.base import Broadcast
-from fedpohcs.learners.client import ClientProgram, Own
+from fedpohcs.learners.client import ClientInputs, ClientProgram
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
 from fedpohcs.learners.filters import (
     Filters,

@@ -18,8 +18,8 @@ from learners import numpy_ppo
 from learners.reference import (
     Batch,
     Broadcast,
+    ClientInputs,
     Optimised,
-    Own,
     PPOConfig,
     Surroundings,
     advantages,
@@ -180,7 +180,7 @@ def test_the_gradient_norm_of_a_client_is_the_mean_over_its_minibatches() -> Non
     """80 rows in 4 minibatches, valid steps first: three of 20 and one of 7, without an entropy bonus."""
     given, exact, key = case("gaussian"), twin("gaussian"), jax.random.key(3)
     learner = program_of(settings(), Surroundings())
-    own = Own(np.array([5]), None, *jax.tree.map(lambda x: x[None], (given.filters,)))
+    own = ClientInputs(np.array([5]), None, *jax.tree.map(lambda x: x[None], (given.filters,)))
     trajectory = jax.tree.map(lambda x: x[None], given.trajectory)
     ours = jax.jit(partial(mean_norms, learner))(Broadcast(given.params, key, SCHEDULE), own, trajectory)
     shuffle = np.asarray(jax.random.permutation(jax.random.fold_in(key, 5), 80))

@@ -12,13 +12,13 @@ from learners.reference import (
     CHUNK,
     AgentParams,
     Broadcast,
+    ClientInputs,
     ClientProgram,
     ContinuousActions,
     Dense,
     Filters,
     Moments,
     Noise,
-    Own,
     PolicyParams,
     PPOConfig,
     TracedWorld,
@@ -118,7 +118,7 @@ def shared() -> Broadcast:
 
 
 def evaluated() -> Any:
-    own = Own(CLIENTS, float32([2, 9]), FILTERS)
+    own = ClientInputs(CLIENTS, float32([2, 9]), FILTERS)
     return jax.tree.map(np.asarray, jax.jit(learner().evaluate)(shared(), own))
 
 

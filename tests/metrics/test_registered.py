@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from fedpohcs.cli import main
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.config import AttackConfig, ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import METRICS, SELECTORS
 from fedpohcs.core.types import CandidateMetrics
 from fedpohcs.execution.attacked import AttackedExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
-from fedpohcs.metrics.base import Measuring, Metric, each
+from fedpohcs.metrics.base import Metric, MetricContext, each
 from fedpohcs.metrics.packing import check_value, expected_arrays, num_bytes, pack, unpack_columns
 from fedpohcs.runs.experiment import check_names, run_experiment
 from fedpohcs.server.replies import sound_metrics
@@ -119,7 +119,7 @@ def test_episodes_are_cut_as_the_table_cuts_them() -> None:
 def test_a_policy_that_was_not_evaluated_is_played_for_metrics_that_read_what_was_played(
     name: str, plays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(METRICS, "own", Metric(each(lambda measuring, client: 1.0), reads=None))
+    monkeypatch.setitem(METRICS, "own", Metric(each(lambda context, client: 1.0), reads=None))
     executor = InProcessExecutor(replace(CONFIG, federation=replace(FEDERATION, evaluation_every=2)))
     params = executor.initial_params()
     executor.evaluate(params, 0, np.arange(6))
@@ -153,43 +153,43 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], ExperimentCon
     return register
 
 
-def latest_reward(measuring: Measuring, client: int) -> float:
+def latest_reward(context: MetricContext, client: int) -> float:
     """The last reward of the last episode."""
-    return measuring.episodes(client)[-1].reward[-1, -1]
+    return context.episodes(client)[-1].reward[-1, -1]
 
 
 def test_a_metric_of_ones_own_selects(registered: Callable[[Any], ExperimentConfig]) -> None:
-    config = registered(Metric(each(lambda measuring, client: float(client))))
+    config = registered(Metric(each(lambda context, client: float(client))))
     record = run_experiment(config).records[1]
     assert record.selection.client.tolist() == sorted(record.candidates.tolist())[-2:]
     assert set(record.upload_bytes.values()) == {8}
 
 
-def raises(measuring: Measuring, client: int) -> float:
+def raises(context: MetricContext, client: int) -> float:
     if client != 0:
         raise RuntimeError("no\nsuch thing")
     return 0.0
 
 
-def raises_at_once(measuring: Measuring, clients: np.ndarray) -> np.ndarray:
+def raises_at_once(context: MetricContext, clients: np.ndarray) -> np.ndarray:
     raise ZeroDivisionError("by zero")
 
 
-def only_for(client: int, value: float) -> Callable[[Measuring, int], float]:
-    return lambda measuring, other: value if other == client else 1.0
+def only_for(client: int, value: float) -> Callable[[MetricContext, int], float]:
+    return lambda context, other: value if other == client else 1.0
 
 
 WRONG = {
     "raises for a client": (Metric(each(raises)), r"failed for client \d: RuntimeError: no such thing"),
     "raises": (Metric(raises_at_once), "failed: ZeroDivisionError: by zero"),
     "too few rows": (
-        Metric(lambda measuring, clients: np.zeros(len(clients) - 1)),
+        Metric(lambda context, clients: np.zeros(len(clients) - 1)),
         "one value per client, not 3 for 4",
     ),
-    "one number": (Metric(lambda measuring, clients: 1.0), "failed: TypeError"),
-    "never finite": (Metric(each(lambda measuring, client: math.nan)), r"no value .* of client \d .* is not finite"),
-    "not numbers": (Metric(each(lambda measuring, client: "much")), "failed: ValueError: could not convert"),
-    "vectors for numbers": (Metric(each(lambda measuring, client: [1.0, 2.0])), r"has the shape \(2,\), not \(\)"),
+    "one number": (Metric(lambda context, clients: 1.0), "failed: TypeError"),
+    "never finite": (Metric(each(lambda context, client: math.nan)), r"no value .* of client \d .* is not finite"),
+    "not numbers": (Metric(each(lambda context, client: "much")), "failed: ValueError: could not convert"),
+    "vectors for numbers": (Metric(each(lambda context, client: [1.0, 2.0])), r"has the shape \(2,\), not \(\)"),
     "no metric": (latest_reward, "instance of fedpohcs.metrics.base.Metric, not function"),
     "no such episodes": (Metric(each(latest_reward), reads=None), r"episodes of client \d, which recorded none"),
 }

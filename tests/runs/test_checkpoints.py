@@ -22,6 +22,7 @@ from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig, to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
+from fedpohcs.deploy.member import MemberState
 from fedpohcs.runs import checkpoints
 from fedpohcs.runs.checkpoints import (
     Checkpoint,
@@ -111,13 +112,23 @@ def test_a_file_cut_off_anywhere_is_noticed(written: bytes, data: st.DataObject)
         from_bytes(written[: data.draw(st.integers(0, len(written) - 1))])
 
 
-def test_a_checkpoint_can_name_nothing_but_named_tuples() -> None:
+def with_type(checkpoint: bytes, old: str, new: str) -> bytes:
+    body = checkpoint.partition(b"\n")[2].replace(f'"{old}"'.encode(), f'"{new}"'.encode())
+    return f"{checkpoints.FORMAT} {hashlib.sha256(body).hexdigest()} {len(body)}\n".encode() + body
+
+
+@pytest.mark.parametrize("evil", ["os:system", "builtins:eval", "no.such:thing"])
+def test_a_checkpoint_can_name_nothing_but_named_tuples(evil: str) -> None:
     honest = to_bytes(Checkpoint(0, {}, Pair(1, 2)))
-    for evil in (b"os:system", b"builtins:eval", b"no.such:thing"):
-        body = honest.partition(b"\n")[2].replace(f"{__name__}:Pair".encode(), evil)
-        first = f"{checkpoints.FORMAT} {hashlib.sha256(body).hexdigest()} {len(body)}\n".encode()
-        with pytest.raises(UserError, match="does not know"):
-            from_bytes(first + body)
+    with pytest.raises(UserError, match="does not know"):
+        from_bytes(with_type(honest, f"{__name__}:Pair", evil))
+
+
+def test_a_node_reads_the_state_that_the_first_release_stored_under_another_name() -> None:
+    state = MemberState(membership=Pair(1, 2), policy=np.arange(3), table=Pair(3, 4))  # pyright: ignore[reportArgumentType]
+    stored = with_type(to_bytes(Checkpoint(0, {}, state)), "kept-membership", "fedpohcs.deploy.member:Kept")
+    assert b"kept-membership" not in stored
+    assert_same(from_bytes(stored).state, state)
 
 
 def test_an_object_that_is_no_data_is_refused() -> None:

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+from fedpohcs.core.array_rules import ArrayRule, BadReplyError
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, ModellingConfig
-from fedpohcs.core.expected import BadReplyError, Expected
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Evaluation, ServerState, WeightedAdvantage
@@ -210,9 +210,9 @@ def test_a_private_score_may_be_missing_but_not_infinite() -> None:
 def test_an_oversized_reply_is_refused_by_its_description_alone() -> None:
     promise = RawArray("<f4", (10**12,), b"1234")
     with pytest.raises(BadReplyError, match=r"weights claims the shape .* for 4 bytes"):
-        checked_arrays({"weights": promise}, {"weights": Expected(np.float32, (None,))})
+        checked_arrays({"weights": promise}, {"weights": ArrayRule(np.float32, (None,))})
     with pytest.raises(BadReplyError, match="holds 4 bytes, more than 3"):
-        checked_arrays({"weights": promise}, {"weights": Expected(np.float32, (None,))}, largest=3)
+        checked_arrays({"weights": promise}, {"weights": ArrayRule(np.float32, (None,))}, largest=3)
 
 
 @pytest.mark.parametrize("other", [{"client": 4}, {"phase": "evaluate"}, {"round": 8}, {"attempt": 0}])

@@ -45,10 +45,10 @@ def stranger(question: Question) -> int:
 
 
 WRONG_CHOICES: dict[str, tuple[Answer, str]] = {
-    "unknown id": (lambda q: Selection(np.array([999])), "chose client 999, which is not a candidate"),
-    "negative id": (lambda q: Selection(np.array([-1])), "chose client -1, which is not a candidate"),
-    "no candidate": (lambda q: Selection(np.array([stranger(q)])), r"chose client \d, which is not a candidate"),
-    "one id twice": (lambda q: Selection(q.candidates[[0, 0, 1]]), r"chose client \d more than once"),
+    "unknown id": (lambda q: Selection(np.array([999])), "chose id 999, which is not a candidate"),
+    "negative id": (lambda q: Selection(np.array([-1])), "chose id -1, which is not a candidate"),
+    "no candidate": (lambda q: Selection(np.array([stranger(q)])), r"chose id \d, which is not a candidate"),
+    "one id twice": (lambda q: Selection(q.candidates[[0, 0, 1]]), r"chose id \d more than once"),
     "too many": (lambda q: Selection(q.candidates), r"chose 5 clients, more than num_selected \(=3\)"),
     "floats": (lambda q: Selection(q.candidates[:3].astype(float)), r"chose an array of type float64 and shape \(3,\)"),
     "a mask": (lambda q: Selection(np.isin(q.candidates, [1])), "chose an array of type bool"),
@@ -59,7 +59,7 @@ WRONG_CHOICES: dict[str, tuple[Answer, str]] = {
     "one score for all": (lambda q: scored(q, loss=1.0), r"score 'loss' of shape \(\) for 5"),
     "an infinite score": (
         lambda q: scored(q, loss=[1, 2, -np.inf, 3, 4]),
-        r"gave client \d the score 'loss' -inf, which is not finite",
+        "gave client 5 the score 'loss' -inf, which is not finite",
     ),
     "a text as score": (lambda q: scored(q, loss=["high"] * 5), "an object of type list as score 'loss'"),
     "scores without names": (lambda q: Selection(q.candidates[:3], np.ones(5)), "of type ndarray as scores"),
@@ -99,9 +99,9 @@ def test_a_score_that_is_not_a_number_means_that_there_is_none() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ([8], "selector 'mine' asks client 8, which does not exist. Ids run from 0 to 7."),
-        ([-1], "asks client -1, which does not exist"),
-        ([2, 2], "asks client 2 more than once"),
+        ([8], "selector 'mine' asks id 8, which does not exist. Ids run from 0 to 7."),
+        ([-1], "asks id -1, which does not exist"),
+        ([2, 2], "asks id 2 more than once"),
         ([0.5], "asks an array of type float64"),
     ],
 )
@@ -153,5 +153,5 @@ def test_a_wrong_choice_in_a_run_ends_it_with_one_line(register: Callable[[Any],
         return Selector(lambda question, metrics, state: (Selection(np.array([999])), state))
 
     register(wrong)
-    with pytest.raises(UserError, match="selector 'mine' chose client 999, which is not a candidate"):
+    with pytest.raises(UserError, match="selector 'mine' chose id 999, which is not a candidate"):
         run_experiment(replace(preset("tabular"), selector="mine"), tmp_path / "run")

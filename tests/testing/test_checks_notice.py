@@ -34,7 +34,7 @@ from fedpohcs.testing import (
 from fedpohcs.testing.learners import check_actors, check_draws, check_equality, check_independence, check_state
 from fedpohcs.testing.probes import DiscreteProbes, probe_config
 from fedpohcs.worlds.base import ContinuousActions
-from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, episode_generator
+from fedpohcs.worlds.host import ClientEpisodes, HostWorld, Play, Quota, episode_generator
 from fedpohcs.worlds.tabular import TabularWorlds
 
 
@@ -272,16 +272,16 @@ def test_the_check_of_a_server_optimiser_notices(make: Any, complaint: str) -> N
         check_optimiser("broken")
 
 
-def ones(measuring: Any, clients: Any) -> np.ndarray:
+def ones(context: Any, clients: Any) -> np.ndarray:
     return np.ones(len(clients))
 
 
 @pytest.mark.parametrize(
     ("metric", "complaint"),
     [
-        (Metric(lambda measuring, clients: np.ones(5), reads=None), "one value per client, not 5 for 3"),
-        (Metric(lambda measuring, clients: np.full(3, np.nan), reads=None), "not finite"),
-        (Metric(lambda measuring, clients: np.random.default_rng().random(3), reads=None), "same for the same seed"),
+        (Metric(lambda context, clients: np.ones(5), reads=None), "one value per client, not 5 for 3"),
+        (Metric(lambda context, clients: np.full(3, np.nan), reads=None), "not finite"),
+        (Metric(lambda context, clients: np.random.default_rng().random(3), reads=None), "same for the same seed"),
         (Metric(ones, reads=None, unpack=lambda arrays: 2 * arrays[""]), "must be unpacked to what was packed"),
         (Metric(ones, reads=None, hide="table"), "must be a WeightedAdvantage per client"),
     ],
@@ -350,8 +350,11 @@ class Walk(HostWorld):
     def close(self) -> None:
         pass
 
-    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
-        return [Played(self.walk(play, min(self.horizon, quota.steps_per_episode or self.horizon))) for play in plays]
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
+        return [
+            ClientEpisodes(self.walk(play, min(self.horizon, quota.steps_per_episode or self.horizon)))
+            for play in plays
+        ]
 
     def walk(self, play: Play, most: int) -> Trajectory:
         """One episode, cut at the time limit."""
@@ -372,7 +375,7 @@ def walking(change: Any) -> type[Walk]:
     """The world with something wrong in what is played: `change(plays, played)`."""
 
     class Broken(Walk):
-        def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+        def collect(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
             return change(plays, super().collect(plays, quota))
 
     return Broken
@@ -381,7 +384,7 @@ def walking(change: Any) -> type[Walk]:
 def recording(**changes: Any) -> type[Walk]:
     """The world with other arrays in its trajectories, each made of the right one."""
 
-    def changed(one: Played) -> Played:
+    def changed(one: ClientEpisodes) -> ClientEpisodes:
         wrong = {name: change(getattr(one.trajectory, name)) for name, change in changes.items()}
         return one._replace(trajectory=one.trajectory._replace(**wrong))
 
@@ -407,11 +410,11 @@ class Aging(Walk):
         return steps._replace(reward=steps.reward + np.float32(self.calls))
 
 
-def together(plays: Sequence[Play], played: list[Played]) -> list[Played]:
+def together(plays: Sequence[Play], played: list[ClientEpisodes]) -> list[ClientEpisodes]:
     return [x._replace(trajectory=x.trajectory._replace(reward=x.trajectory.reward / len(plays))) for x in played]
 
 
-def failing(plays: Sequence[Play], played: list[Played]) -> list[Played]:
+def failing(plays: Sequence[Play], played: list[ClientEpisodes]) -> list[ClientEpisodes]:
     return [one._replace(failure="the floor is wet") for one in played]
 
 
@@ -426,7 +429,7 @@ def test_a_sound_host_world_without_bounds_of_its_actions_passes() -> None:
         (walking(together), "must play the same for a client whoever else plays"),
         (Aging, "must play the same for a client whoever else plays, and whenever it plays"),
         (walking(failing), "must play: the floor is wet"),
-        (walking(lambda plays, played: played[:-1]), "must return one Played per play, not 2"),
+        (walking(lambda plays, played: played[:-1]), "must return one ClientEpisodes per play, not 2"),
         (Breathless, "must end an episode after at most 50 steps, not 51"),
         (recording(observation=lambda x: x.astype(float)), "must record observations in float32"),
         (recording(observation=lambda x: x[:, 0]), r"must record observations of shape \(50, 1, 1\), not \(50, 1\)"),

@@ -63,6 +63,9 @@ def never(client):
 def all_bad(client):
     return Line("raises in reset")
 
+def missing(client):
+    raise ValueError(f"no line {client}")
+
 def other_size(client):
     line = Line()
     if client == 1:
@@ -237,9 +240,14 @@ def test_env_is_short_for_the_setting_of_the_world_and_refused_elsewhere(capsys:
     assert capsys.readouterr().err == "fedpohcs: env (='CartPole-v1') is for the world 'gym', not for 'tabular'.\n"
 
 
+def test_a_first_client_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 1: ValueError: no line 0"):
+        world_of("own_lines:missing", 2)
+
+
 def test_clients_must_look_alike() -> None:
     world = world_of("own_lines:other_size", 2)
-    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 0"):
+    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 1"):
         world.open(1)
 
 

@@ -17,7 +17,7 @@ from fedpohcs.learners.actors import PolicyActor, policy_actor, sight_of
 from fedpohcs.learners.filters import Filters, Moments, filter_observation, init_filters
 from fedpohcs.learners.networks import Dense, PolicyParams, action_distribution
 from fedpohcs.worlds.base import ContinuousActions
-from fedpohcs.worlds.host import NOISE_STEPS, Play, Played, Quota, episode_generator
+from fedpohcs.worlds.host import NOISE_STEPS, ClientEpisodes, Play, Quota, episode_generator
 from fedpohcs.worlds.workers import LOST_IN_A_ROW, Player, SimulatedWorld, WorkerCollector
 
 SIZE = 3
@@ -96,7 +96,7 @@ def play(client: int, number: int = 0) -> Play:
     return Play(client, actor, (0, 5, number, client))
 
 
-def same(one: list[Played], other: list[Played]) -> bool:
+def same(one: list[ClientEpisodes], other: list[ClientEpisodes]) -> bool:
     pairs = zip(one, other, strict=True)
     return all(np.array_equal(a, b) for x, y in pairs for a, b in zip(x.trajectory, y.trajectory, strict=True))
 
@@ -110,7 +110,7 @@ def collectors() -> Iterator[list[WorkerCollector]]:
         collector.close()
 
 
-def in_this_process(world: Walks, quota: Quota, clients: int = 4) -> list[Played]:
+def in_this_process(world: Walks, quota: Quota, clients: int = 4) -> list[ClientEpisodes]:
     with Player(world) as player:
         return [player.play(play(client), quota) for client in range(clients)]
 

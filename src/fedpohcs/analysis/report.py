@@ -115,7 +115,7 @@ def _group(group: Group) -> dict[str, Any]:
             name: _floats(np.mean([clock(run)[:length] for run in group.runs], axis=0))
             for name, clock in CLOCKS.items()
         },
-        "participation": _floats(_selections_a_round(group)),
+        "participation": _floats(_selections_per_round(group)),
         "finalReturns": _floats(np.mean([run.final_returns for run in group.runs], axis=0)),
         "seconds": _median_by_phase([_seconds(run) for run in group.runs]),
         "bytes": _median_by_phase([{k: v[1:] for k, v in traffic(run)._asdict().items()} for run in group.runs]),
@@ -125,7 +125,7 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _selections_a_round(group: Group) -> np.ndarray[Any, Any]:
+def _selections_per_round(group: Group) -> np.ndarray[Any, Any]:
     num_rounds = sum(len(run.rounds["round"]) - 1 for run in group.runs)
     return np.sum([run.times_selected for run in group.runs], axis=0) / max(num_rounds, 1)
 

@@ -29,7 +29,7 @@ class Interval(NamedTuple):
     values: tuple[float, ...]  # by seed
 
 
-class Reached(NamedTuple):
+class TimeToThreshold(NamedTuple):
     """Time to reach a threshold, over seeds. A run that ended below the threshold is censored."""
 
     estimate: float  # Kaplan-Meier median; infinity: fewer than half of the seeds got there
@@ -140,12 +140,12 @@ def first_reached(values: NDArray[Any], clock: NDArray[Any], threshold: float) -
     return (float(clock[hits[0]]), True) if len(hits) else (float(clock[-1]), False)
 
 
-def summarise_reached(outcomes: Sequence[tuple[float, bool]]) -> Reached:
+def summarise_times(outcomes: Sequence[tuple[float, bool]]) -> TimeToThreshold:
     """Kaplan-Meier median of times, some of which are censored."""
     times = np.array([time for time, _ in outcomes], float)
     reached = np.array([hit for _, hit in outcomes], bool)
     median = np.nan if np.isnan(times).any() else kaplan_meier_median(times, reached)
-    return Reached(median, int(reached.sum()), tuple(times.tolist()), tuple(reached.tolist()))
+    return TimeToThreshold(median, int(reached.sum()), tuple(times.tolist()), tuple(reached.tolist()))
 
 
 def kaplan_meier_median(times: Vector, reached: NDArray[np.bool_]) -> float:

@@ -16,12 +16,12 @@ from fedpohcs.analysis.groups import Group, by_level
 from fedpohcs.analysis.references import reference_of, thresholds_of
 from fedpohcs.analysis.statistics import (
     Interval,
-    Reached,
+    TimeToThreshold,
     first_reached,
     interquartile_mean,
     mean_interval,
     sign_flip_test,
-    summarise_reached,
+    summarise_times,
 )
 from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.core.errors import require_known
@@ -143,12 +143,12 @@ def summarise(group: Group, scope: Scope) -> dict[str, Interval]:
     return {name: mean_interval([statistics[name] for statistics in by_run]) for name in by_run[0]}
 
 
-def summarise_thresholds(group: Group, scope: Scope) -> dict[str, Reached]:
+def summarise_thresholds(group: Group, scope: Scope) -> dict[str, TimeToThreshold]:
     """When each threshold was reached, on every clock."""
     clocks = {name: [clock(run) for run in group.runs] for name, clock in CLOCKS.items()}
     returns = [run.rounds["mean_return"] for run in group.runs]
     return {
-        f"{name} to mean return >= {threshold:g}": summarise_reached(
+        f"{name} to mean return >= {threshold:g}": summarise_times(
             [first_reached(*pair, threshold) for pair in zip(returns, clock, strict=True)]
         )
         for threshold in scope.thresholds
@@ -309,7 +309,7 @@ def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Tabl
         "Kaplan-Meier median over seeds, of which k of n reached it; runs that ended before are censored. Minutes and "
         "megabytes are without evaluation; “-”: not recorded."
     )
-    return _table(title, groups, [summarise_thresholds(group, scope) for group in groups], _show_reached, note)
+    return _table(title, groups, [summarise_thresholds(group, scope) for group in groups], _show_time, note)
 
 
 def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
@@ -389,9 +389,9 @@ def _show_difference(difference: Difference, digits: int) -> str:
     return shown if np.isnan(difference.p_value) else f"{shown}, p {_decimal(difference.p_value, 3)}"
 
 
-def _show_reached(reached: Reached, digits: int) -> str:
-    median = "not reached" if np.isinf(reached.estimate) else _decimal(reached.estimate, digits)
-    return f"{median} ({reached.num_reached} of {len(reached.times)})"
+def _show_time(time: TimeToThreshold, digits: int) -> str:
+    median = "not reached" if np.isinf(time.estimate) else _decimal(time.estimate, digits)
+    return f"{median} ({time.num_reached} of {len(time.times)})"
 
 
 def _decimal(value: float, digits: int) -> str:

@@ -19,9 +19,9 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.types import RoundRecord
 
 SHOWN_PHASES = ("measure", "train", "evaluate")
-ROUNDS_A_LINE = 10
-SECONDS_A_REFRESH = 0.1
-SECONDS_A_LINE = 10.0
+ROUNDS_PER_LINE = 10
+SECONDS_PER_REFRESH = 0.1
+SECONDS_PER_LINE = 10.0
 
 
 class ProgressDisplay:
@@ -41,7 +41,7 @@ class ProgressDisplay:
         """Name the run; the first round takes longest because everything is compiled in it."""
         self.title = f"{config.world} ({config.level}), {config.method}, seed {config.seed}"
         self.total_rounds = config.rounds
-        self.durations: deque[float] = deque(maxlen=ROUNDS_A_LINE)
+        self.durations: deque[float] = deque(maxlen=ROUNDS_PER_LINE)
         self.last_round_at = self.last_shown_at = time.monotonic()
         if self.console.is_terminal:
             self.live = Live(Text(f"{self.title}: compiling"), console=self.console, auto_refresh=False)
@@ -57,10 +57,10 @@ class ProgressDisplay:
         self.last_round_at = now
         is_last = record.round == self.total_rounds
         if self.live is not None:
-            if is_last or now - self.last_shown_at >= SECONDS_A_REFRESH:
+            if is_last or now - self.last_shown_at >= SECONDS_PER_REFRESH:
                 self.live.update(self._panel(record), refresh=True)
                 self.last_shown_at = now
-        elif is_last or record.round % ROUNDS_A_LINE == 0:
+        elif is_last or record.round % ROUNDS_PER_LINE == 0:
             parts = (describe_returns(record), describe_seconds(record), self._time_left(record))
             self._print("  ".join(filter(None, (f"round {record.round}/{self.total_rounds}", *parts))))
 
@@ -124,10 +124,10 @@ class GridDisplay:
         now = time.monotonic()
         for folder, state in status.items():
             changed = state != self.shown.get(folder, "waiting")
-            if changed or (state == "running" and now - self.shown_at >= SECONDS_A_LINE):
+            if changed or (state == "running" and now - self.shown_at >= SECONDS_PER_LINE):
                 cells = self._cells(folder, state)
                 print("  ".join(filter(None, cells)), file=self.console.file, flush=True)
-        if now - self.shown_at >= SECONDS_A_LINE:
+        if now - self.shown_at >= SECONDS_PER_LINE:
             self.shown_at = now
         self.shown = dict(status)
 

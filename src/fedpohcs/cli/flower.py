@@ -16,11 +16,11 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.deploy import require_flower, require_no_held_out
 
-SECONDS_A_LOOK = 0.5
+SECONDS_PER_POLL = 0.5
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitSettings:
     """How long the server waits, and for how many clients."""
 
     phase_timeout: float = 600.0
@@ -60,7 +60,7 @@ class RunOptions:
     """`fedpohcs flower run`."""
 
     config: Annotated[RunSettings, arg(name="")]
-    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    waiting: Annotated[WaitSettings, arg(name="")] = WaitSettings()
     processes: Annotated[Processes, arg(name="")] = Processes()
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
@@ -82,7 +82,7 @@ class ResumeOptions:
     """Run folder of a run that stopped."""
     rounds: int | None = None
     """Rounds in all. None: as many as the run was to have."""
-    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    waiting: Annotated[WaitSettings, arg(name="")] = WaitSettings()
     processes: Annotated[Processes, arg(name="")] = Processes()
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
@@ -95,7 +95,7 @@ class AppOptions:
     config: Annotated[RunSettings, arg(name="")]
     app: Path = Path("fleet")
     """Folder to write the Flower app into, as fedpohcs-app."""
-    waiting: Annotated[Waiting, arg(name="")] = Waiting()
+    waiting: Annotated[WaitSettings, arg(name="")] = WaitSettings()
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
@@ -197,7 +197,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
         while process.poll() is None:
             follower.look()
             fleet.check_alive("superlink")
-            time.sleep(SECONDS_A_LOOK)
+            time.sleep(SECONDS_PER_POLL)
         follower.look()
         display.on_finish()
         result = json.loads(outcome.read_text()) if outcome.exists() else {"error": "the run did not start."}

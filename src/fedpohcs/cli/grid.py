@@ -16,7 +16,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.runs.storage import is_run
 
-SECONDS_A_LOOK = 0.25
+SECONDS_PER_POLL = 0.25
 SECONDS_TO_STOP = 30
 
 
@@ -81,7 +81,7 @@ def run_grid(
                     status[folder] = "failed" if failure else "done"
                     failures |= {folder: failure} if failure else {}
             show(status)
-            time.sleep(SECONDS_A_LOOK)
+            time.sleep(SECONDS_PER_POLL)
     finally:
         for _, job in active.values():
             job.stop()

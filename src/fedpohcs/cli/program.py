@@ -14,7 +14,7 @@ from fedpohcs.cli import inspect as inspection
 from fedpohcs.cli import options
 from fedpohcs.cli.parsing import parse
 from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, settings_as, starting_point
-from fedpohcs.cli.signals import Terminated, stopped_by_signals
+from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.cli.theory import theory
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_known
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         print("fedpohcs: " + (str(stop) or "interrupted."), file=sys.stderr)
-        return 143 if isinstance(stop, Terminated) else 130
+        return 143 if isinstance(stop, TerminationInterrupt) else 130
     except BrokenPipeError:  # the reader of the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

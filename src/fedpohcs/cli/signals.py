@@ -11,7 +11,7 @@ from typing import Any
 SECONDS_TO_TRY_AGAIN = 0.01
 
 
-class Terminated(KeyboardInterrupt):
+class TerminationInterrupt(KeyboardInterrupt):
     """The process received SIGTERM."""
 
 
@@ -23,13 +23,13 @@ def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
         del frame
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.SIG_DFL)
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise TerminationInterrupt if number == signal.SIGTERM else KeyboardInterrupt
 
     def try_again(dropped: Any) -> None:
         """Python drops what is raised in some callbacks, such as those of garbage collection, in which JAX has one."""
         if not isinstance(dropped.exc_value, KeyboardInterrupt):
             return report(dropped)
-        number = signal.SIGTERM if isinstance(dropped.exc_value, Terminated) else signal.SIGINT
+        number = signal.SIGTERM if isinstance(dropped.exc_value, TerminationInterrupt) else signal.SIGINT
         signal.signal(number, stop)
         threading.Timer(SECONDS_TO_TRY_AGAIN, os.kill, (os.getpid(), number)).start()
 

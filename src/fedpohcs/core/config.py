@@ -273,15 +273,15 @@ class ExperimentConfig:
         """Weight in the filters of a step that is played outside training."""
         if self.learner.filter_evaluation_episodes is None:
             return 1.0
-        played_a_round = self.federation.evaluation_episodes / self.federation.evaluation_every
-        return self.learner.filter_evaluation_episodes / played_a_round
+        played_per_round = self.federation.evaluation_episodes / self.federation.evaluation_every
+        return self.learner.filter_evaluation_episodes / played_per_round
 
     def _check_trust(self) -> None:
         """Refuse Byzantine clients that do not exist, and a cap under which there are too few to select from."""
         n, k = self.federation.num_clients, self.federation.num_selected
-        liars = [] if self.attack.clients == "one-selected" or self.attack.kind is None else self.attack.clients
+        byzantine = [] if self.attack.clients == "one-selected" or self.attack.kind is None else self.attack.clients
         rule = f"must be below num_clients (={n})"
-        require(all(client < n for client in liars), "attack.clients", self.attack.clients, rule)
+        require(all(client < n for client in byzantine), "attack.clients", self.attack.clients, rule)
         most, window = self.defence.max_selections, self.defence.window
         if most is not None:
             rule = f"must be at least {-(-k * window // n)}, or {n} clients cannot fill {window} rounds of {k}"

@@ -190,7 +190,7 @@ PRESETS = Registry(
 STORED_TYPES = Registry(
     "stored type",
     {
-        "saved": "fedpohcs.runs.experiment:Saved",
+        "saved": "fedpohcs.runs.experiment:RunState",
         "server-state": "fedpohcs.core.types:ServerState",
         "weighted-advantage": "fedpohcs.core.types:WeightedAdvantage",
         "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
@@ -210,9 +210,7 @@ STORED_TYPES = Registry(
         "q-memory": "fedpohcs.learners.dqn:Memory",
         "transitions": "fedpohcs.learners.dqn:Transitions",
         "membership": "fedpohcs.privacy.client:Membership",
-        "kept-membership": "fedpohcs.deploy.member:Kept",
-        # Release 0.1 stored where a type was defined; its module has become a package since.
-        "fedpohcs.selection:OnePhaseState": "fedpohcs.server.selection.one_phase:OnePhaseState",
+        "kept-membership": "fedpohcs.deploy.member:MemberState",
     },
 )
 """Named tuples that checkpoints hold, by the name under which they are stored: modules may move, names may not."""

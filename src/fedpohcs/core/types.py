@@ -44,7 +44,7 @@ class WeightedAdvantage(NamedTuple):
 
 
 class BadReply(NamedTuple):
-    """A reply that was left out because it broke a rule of `core.expected` or `server.replies`."""
+    """A reply that was left out because it broke a rule of `core.array_rules` or `server.replies`."""
 
     client: int
     phase: str  # measure, train or evaluate

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fedpohcs.core.expected import Expected
+from fedpohcs.core.array_rules import ArrayRule
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.server.replies import RawArray, checked_arrays, expected_like
 
@@ -37,7 +37,7 @@ def extra_from_record(record: ArrayRecord | None) -> dict[str, np.ndarray]:
     received = {} if record is None else from_record(record)
     known = {np.dtype(kind).str: np.dtype(kind) for kind in (np.float32, np.float64, np.int32, np.int64)}
     return checked_arrays(
-        received, {name: Expected(known.get(one.dtype, np.float32), one.shape) for name, one in received.items()}
+        received, {name: ArrayRule(known.get(one.dtype, np.float32), one.shape) for name, one in received.items()}
     )
 
 

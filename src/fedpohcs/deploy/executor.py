@@ -15,9 +15,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedpohcs.core.array_rules import BOUNDED, COUNT, NUMBER, ArrayRule, BadReplyError
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
-from fedpohcs.core.expected import BOUNDED, COUNT, NUMBER, BadReplyError, Expected
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import (
     NO_EXTRA,
@@ -44,8 +44,8 @@ from fedpohcs.worlds.host import HostWorld
 MAX_EMPTY_ROUNDS = 5  # consecutive rounds in which no client trained, after which the run stops
 QUARANTINE_ROUNDS = 5  # in which a client is not asked, after an invalid reply
 INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a temporary failure can break
-SECONDS_A_LOOK = 1.0  # between two polls of the connected nodes, before the first round
-SECRET = Expected(np.uint8, (None,))  # a message of private selection; the protocol checks its content
+SECONDS_PER_POLL = 1.0  # between two polls of the connected nodes, before the first round
+SECRET = ArrayRule(np.uint8, (None,))  # a message of private selection; the protocol checks its content
 
 log = logging.getLogger("fedpohcs")
 Arrays = dict[str, np.ndarray]
@@ -169,7 +169,7 @@ class FlowerExecutor:
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """Phase two. A client without a valid reply gets a row with 0 steps, so that its weight is 0."""
         expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}
-        expected |= {"steps": Expected(COUNT, low=1, high=self.most_steps.train)}
+        expected |= {"steps": ArrayRule(COUNT, low=1, high=self.most_steps.train)}
         expected |= self._expected_info(self.learner.info)
         request = self._request(TRAIN, round_number)
         answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected, extra=extra)
@@ -189,7 +189,7 @@ class FlowerExecutor:
         wanted, names = self.upcoming
         expected = {
             "mean_return": BOUNDED,
-            "steps": Expected(COUNT, low=1, high=self.most_steps.evaluation),
+            "steps": ArrayRule(COUNT, low=1, high=self.most_steps.evaluation),
             **self._expected_info(()),
         }
         alone = self._request(EVALUATE, round_number)
@@ -212,8 +212,8 @@ class FlowerExecutor:
         self,
         params: Params | None,
         requests: Mapping[int, Request],
-        expected: Mapping[str, Expected],
-        measures: Mapping[str, Expected] | None = None,
+        expected: Mapping[str, ArrayRule],
+        measures: Mapping[str, ArrayRule] | None = None,
         extra: Extra = NO_EXTRA,
     ) -> dict[int, Arrays]:
         """The valid replies by client; `measures` are the further arrays of clients that are asked to measure."""
@@ -290,7 +290,7 @@ class FlowerExecutor:
         except UserError as error:
             raise BadReplyError("rules", f"is by other rules: {error}") from error
 
-    def _checked(self, content: Any, client: int, request: Request, expected: Mapping[str, Expected]) -> Arrays:
+    def _checked(self, content: Any, client: int, request: Request, expected: Mapping[str, ArrayRule]) -> Arrays:
         check_stamp(self._stamp(content), request.stamp(client))
         if content.array_records.keys() != {"arrays"}:
             raise BadReplyError("names", "does not consist of one answer and its arrays")
@@ -354,7 +354,7 @@ class FlowerExecutor:
             if len(self.nodes) != shown:
                 shown = len(self.nodes)
                 log.info("%d of %d clients are here", shown, wanted)
-            time.sleep(SECONDS_A_LOOK)
+            time.sleep(SECONDS_PER_POLL)
 
     def _count_empty(self, answers: Mapping[int, Arrays], round_number: int) -> None:
         self.empty_rounds = 0 if answers else self.empty_rounds + 1
@@ -364,12 +364,12 @@ class FlowerExecutor:
                 "the logs of the SuperNodes, then go on with --resume."
             )
 
-    def _expected_info(self, names: Iterable[str]) -> dict[str, Expected]:
+    def _expected_info(self, names: Iterable[str]) -> dict[str, ArrayRule]:
         """The numbers that are only recorded; losses may have any value."""
         lost = ("lost_episodes",) if self.loses_episodes else ()
-        return {f"info/{name}": Expected(NUMBER, finite=False) for name in (*names, *lost)}
+        return {f"info/{name}": ArrayRule(NUMBER, finite=False) for name in (*names, *lost)}
 
-    def _expected_measures(self, names: Set[str], params: Params) -> dict[str, Expected]:
+    def _expected_measures(self, names: Set[str], params: Params) -> dict[str, ArrayRule]:
         """The arrays that a client sends for these metrics; with privacy one message per metric."""
         if self.config.privacy != "none":
             return {measured_name(name): SECRET for name in names}

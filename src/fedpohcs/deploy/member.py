@@ -20,7 +20,7 @@ FILE = "session.secret"
 log = logging.getLogger("fedpohcs")
 
 
-class Kept(NamedTuple):
+class MemberState(NamedTuple):
     """What a node stores between two messages. It can remove this client's masks, so only the node may read it."""
 
     membership: Membership  # with arrays in place of bytes
@@ -56,7 +56,7 @@ class Member:
                 return b""
             membership = self.party.state()
             assert membership is not None  # the first accepted message makes one
-            stored = Kept(_to_arrays(membership), np.frombuffer(policy, np.uint8), table)
+            stored = MemberState(_to_arrays(membership), np.frombuffer(policy, np.uint8), table)
             replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, stored)), mode=0o600)
         return reply
 
@@ -68,7 +68,7 @@ class Member:
             log.warning("client %d sends no number: %s", self.party.client + 1, reason)
             return b""
 
-    def _load(self) -> Kept | None:
+    def _load(self) -> MemberState | None:
         try:
             return from_bytes((self.folder / FILE).read_bytes()).state
         except FileNotFoundError:

@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.version import __version__
 from fedpohcs.runs.checkpoints import FREE_KEYS
 from fedpohcs.server.replies import Stamp

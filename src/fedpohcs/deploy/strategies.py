@@ -23,8 +23,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.errors import require
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.deploy.codec import from_record, to_record
@@ -45,7 +45,7 @@ def table_record(pair: np.ndarray, value: np.ndarray) -> ArrayRecord:
     return to_record(pack_table(WeightedAdvantage(np.asarray(pair, np.uint64), np.asarray(value, np.float64))))
 
 
-class _Selecting(FedAvg):
+class _SelectionStrategy(FedAvg):
     """FedAvg that trains the candidates which a selector chooses by their answers to a query."""
 
     selector: str
@@ -169,7 +169,7 @@ class _Selecting(FedAvg):
         """The answers in the form that the selector takes."""
 
 
-class PowerOfChoice(_Selecting):
+class PowerOfChoice(_SelectionStrategy):
     """Trains the candidates with the highest loss (Cho et al., 2022)."""
 
     selector = "power-of-choice"
@@ -181,7 +181,7 @@ class PowerOfChoice(_Selecting):
         return CandidateMetrics(positions, {"mean_return": -np.array(answers)})
 
 
-class GradientNorm(_Selecting):
+class GradientNorm(_SelectionStrategy):
     """Trains the candidates with the largest gradient (Marnissi et al., 2021)."""
 
     selector = "gradient-norm"
@@ -193,7 +193,7 @@ class GradientNorm(_Selecting):
         return CandidateMetrics(positions, {"gradient_norm": np.array(answers)})
 
 
-class FedPOHCS(_Selecting):
+class FedPOHCS(_SelectionStrategy):
     """Trains the candidates with the largest Delta_n. Paper: Alg. 3."""
 
     selector = "fedpohcs"

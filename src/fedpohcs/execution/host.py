@@ -15,9 +15,9 @@ from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
 from fedpohcs.execution.clients import LocalExecutor, PlayOrder
 from fedpohcs.execution.mapping import Chunk, joined
-from fedpohcs.learners.base import Broadcast, Learned, Progress
+from fedpohcs.learners.base import Broadcast, IterationResult, Progress
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
-from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
+from fedpohcs.worlds.host import ClientEpisodes, HostWorld, Play, Quota, empty_trajectory
 
 STEPS_AT_ONCE = 1_000_000  # that one call to the collector may return; bounds memory
 PADDED_TO = 4096  # recorded episodes are padded to multiples of this, so that few programs are compiled
@@ -64,7 +64,7 @@ class HostExecutor(LocalExecutor):
             raise UserError(f"no client can play its environment. The first says: {failures[0]}")
         return joined(parts)
 
-    def _evaluated(self, order: PlayOrder, played: list[Played]) -> PlayResult:
+    def _evaluated(self, order: PlayOrder, played: list[ClientEpisodes]) -> PlayResult:
         """Undiscounted raw return per episode."""
         totals = np.array([one.trajectory.reward.sum(dtype=float) for one in played])
         return PlayResult(
@@ -99,11 +99,11 @@ class HostExecutor(LocalExecutor):
 
     def _learn(
         self, sent: Broadcast, clients: ClientIds, now: Progress, played: list[Trajectory], draws: Any
-    ) -> Learned:
+    ) -> IterationResult:
         batch = self._stacked(played, self.learner.batch_length)
         return joined(self.clients.run_chunks(ClientProgram.learn, self.program, sent, (now, batch, draws), clients))
 
-    def _collect(self, order: PlayOrder, quota: Quota, iteration: int | None = None) -> list[Played]:
+    def _collect(self, order: PlayOrder, quota: Quota, iteration: int | None = None) -> list[ClientEpisodes]:
         """Episodes of the given clients. In a local iteration every client has its own parameters."""
         common = jax.tree.map(np.asarray, order.params)
         schedule = jax.tree.map(np.asarray, self.learner.schedule(order.round_number))
@@ -120,7 +120,7 @@ class HostExecutor(LocalExecutor):
         played = self.collector.collect(plays, quota)
         return [self._reported(order, play.client, one) for play, one in zip(plays, played, strict=True)]
 
-    def _reported(self, order: PlayOrder, client: int, played: Played) -> Played:
+    def _reported(self, order: PlayOrder, client: int, played: ClientEpisodes) -> ClientEpisodes:
         """Log a warning for a failure, with the round and the client, counted from 1; return what was played."""
         number = order.round_number + (order.purpose in (Purpose.TRAINING, Purpose.MODELLING))
         where = f"client {client + 1}, round {number}"
@@ -131,7 +131,7 @@ class HostExecutor(LocalExecutor):
             log.warning("%s: %d episodes were lost, because their simulation went wrong.", where, played.num_lost)
         return played
 
-    def _absorbed(self, filters: Any, played: list[Played]) -> Any:
+    def _absorbed(self, filters: Any, played: list[ClientEpisodes]) -> Any:
         """The filters, updated with the steps of each client outside training."""
         new = []
         for index, one in enumerate(played):
@@ -142,9 +142,9 @@ class HostExecutor(LocalExecutor):
             new.append(self.learner.observe(take_clients(filters, index), seen, self.config.filter_weight))
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
-    def _blocks(self, order: PlayOrder, steps_a_client: int) -> Iterator[PlayOrder]:
+    def _blocks(self, order: PlayOrder, steps_per_client: int) -> Iterator[PlayOrder]:
         """Blocks of clients whose episodes fit into memory."""
-        width = max(1, STEPS_AT_ONCE // max(1, steps_a_client))
+        width = max(1, STEPS_AT_ONCE // max(1, steps_per_client))
         for begin in range(0, len(order.clients), width):
             some = slice(begin, begin + width)
             yield order._replace(clients=order.clients[some], filters=take_clients(order.filters, some))

@@ -13,7 +13,7 @@ from fedpohcs.core.types import ClientIds, Params
 from fedpohcs.execution.clients import LocalExecutor, PlayOrder
 from fedpohcs.execution.mapping import Chunk, joined
 from fedpohcs.learners.base import Broadcast
-from fedpohcs.learners.client import ClientProgram, Own, PlayResult, TrainingResult
+from fedpohcs.learners.client import ClientInputs, ClientProgram, PlayResult, TrainingResult
 
 
 class InProcessExecutor(LocalExecutor):
@@ -35,7 +35,7 @@ class InProcessExecutor(LocalExecutor):
         """Play episodes. Trajectories are large, so they stay in chunks and are never joined."""
         program = replace(self.program, evaluation_episodes=order.episodes)
         sent = self._broadcast(order.params, order.purpose, order.round_number)
-        own = Own(order.clients, take_clients(self.population, order.clients), order.filters)
+        own = ClientInputs(order.clients, take_clients(self.population, order.clients), order.filters)
         chunks = self.clients.run_chunks(ClientProgram.evaluate, program, sent, (own,), order.clients)
         if remember:
             for part in chunks:
@@ -46,5 +46,5 @@ class InProcessExecutor(LocalExecutor):
     def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
         del round_number
         env, filters, memory = take_clients((self.population, self.state.filters, self.state.memory), clients)
-        own = (Own(clients, env, filters), memory, draws)
+        own = (ClientInputs(clients, env, filters), memory, draws)
         return joined(self.clients.run_chunks(ClientProgram.train, self.program, sent, own, clients))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.randomness import Purpose, device_key
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Distribution, Params, Vector
 from fedpohcs.execution.mapping import compiled, joined
 from fedpohcs.learners.base import Broadcast
-from fedpohcs.learners.client import ClientProgram, Own
+from fedpohcs.learners.client import ClientInputs, ClientProgram
 from fedpohcs.metrics.base import Column, Result, find_metric
 from fedpohcs.metrics.packing import check_value
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DISTRIBUTION_ROWS = 2048  # states per compiled call, so that tables of any size share one shape
 
 
-class LocalMeasuring:
-    """What one metric may read of the clients of a local executor; see `metrics.base.Measuring`."""
+class LocalContext:
+    """What one metric may read of the clients of a local executor; see `metrics.base.MetricContext`."""
 
     def __init__(self, metric: str, executor: LocalExecutor, params: Params, round_number: int) -> None:
         self.metric, self.executor, self.params, self.round_number = metric, executor, params, round_number
@@ -89,27 +89,27 @@ class LocalMeasuring:
         own = (self._own(clients), episodes)
         return joined(self.executor.clients.run_chunks(function, self.program, self.sent, own, clients))
 
-    def _own(self, clients: ClientIds) -> Own:
-        return Own(clients, None, self.executor.filters_of(clients))
+    def _own(self, clients: ClientIds) -> ClientInputs:
+        return ClientInputs(clients, None, self.executor.filters_of(clients))
 
 
 def measure_clients(
     executor: LocalExecutor, params: Params, round_number: int, clients: ClientIds, names: Set[str]
 ) -> CandidateMetrics:
     """The named metrics of some clients, in their order."""
-    columns = {name: _column(LocalMeasuring(name, executor, params, round_number), clients) for name in sorted(names)}
+    columns = {name: _column(LocalContext(name, executor, params, round_number), clients) for name in sorted(names)}
     return CandidateMetrics(clients, columns)
 
 
-def _column(measuring: LocalMeasuring, clients: ClientIds) -> Column:
+def _column(context: LocalContext, clients: ClientIds) -> Column:
     """The column of a metric. A metric that raises or returns unusable values ends the run with one line."""
-    name = measuring.metric
+    name = context.metric
     metric = find_metric(name)
     try:
-        column = metric.join(metric.measure(measuring, clients))
+        column = metric.join(metric.measure(context, clients))
         if len(column) != len(clients):
             raise UserError(f"metric (={name!r}) must give one value per client, not {len(column)} for {len(clients)}.")
-        _require_a_sound_value(measuring, clients, column)
+        _require_a_sound_value(context, clients, column)
     except UserError:
         raise
     except Exception as error:
@@ -117,16 +117,16 @@ def _column(measuring: LocalMeasuring, clients: ClientIds) -> Column:
     return column
 
 
-def _require_a_sound_value(measuring: LocalMeasuring, clients: ClientIds, column: Column) -> None:
+def _require_a_sound_value(context: LocalContext, clients: ClientIds, column: Column) -> None:
     """Refuse a metric without a valid value for any client. Single invalid values are left out in the round."""
     problems = []
     for client, value in zip(clients.tolist(), column, strict=True):
         try:
-            return check_value(measuring.metric, value, measuring.config, measuring.params)
+            return check_value(context.metric, value, context.config, context.params)
         except BadReplyError as error:
             problems.append(f"that of client {client + 1} {error.text}")
     if problems:
-        raise UserError(f"metric (={measuring.metric!r}) has no value that keeps its rules: {problems[0]}.")
+        raise UserError(f"metric (={context.metric!r}) has no value that keeps its rules: {problems[0]}.")
 
 
 def _text(error: Exception) -> str:

@@ -44,7 +44,7 @@ class Progress(NamedTuple):
     memory: Any  # read by learning alone: momentum, a replay buffer; the client keeps it between rounds
 
 
-class Learned(NamedTuple):
+class IterationResult(NamedTuple):
     """The outcome of one local iteration."""
 
     now: Progress
@@ -83,7 +83,7 @@ class Learner(ABC):
         """The actor of training, which may explore more, or of evaluations, on NumPy or JAX arrays."""
 
     @abstractmethod
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> Learned:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """One local iteration on episodes that were collected, [T, E]."""
 
     @abstractmethod

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.types import AnyArray, Params
-from fedpohcs.learners.base import Broadcast, Learned, Learner, Progress
+from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
 from fedpohcs.learners.rollout import CLIENT_AXIS, Noise, collect_episodes, draw_noise, valid_first
 from fedpohcs.worlds.base import EnvParams
 
 GRADIENT_BATCHES, GRADIENT_BATCH_SIZE = 4, 512
 
 
-class Own(NamedTuple):
+class ClientInputs(NamedTuple):
     """Values of single clients: id, world parameters, filters."""
 
     client: AnyArray
@@ -65,7 +65,7 @@ class ClientProgram:
         """The world; it is traced, except for tasks that play no episodes."""
         return self.learner.world
 
-    def evaluate(self, sent: Broadcast, own: Own) -> PlayResult:
+    def evaluate(self, sent: Broadcast, own: ClientInputs) -> PlayResult:
         """Play whole episodes without learning; returns are raw and undiscounted."""
         trajectory = self._play(sent, own, self.evaluation_episodes)
         total = jnp.where(trajectory.valid, trajectory.reward, 0.0).sum(axis=(0, 2))
@@ -74,18 +74,18 @@ class ClientProgram:
         filters = jax.vmap(observe, in_axes=(0, 1))(own.filters, trajectory)
         return PlayResult(total / self.evaluation_episodes, steps, filters, trajectory)
 
-    def train(self, sent: Broadcast, own: Own, memory: Any, draws: Any) -> TrainingResult:
+    def train(self, sent: Broadcast, own: ClientInputs, memory: Any, draws: Any) -> TrainingResult:
         """I local iterations of collecting and updating, one compiled program. Paper: Alg. 3, l. 11."""
         one = jax.vmap(self._train_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, own, memory, draws)
 
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> Learned:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """One local iteration on episodes that were collected elsewhere, [C, T, E]."""
         one = jax.vmap(self.learner.learn, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, now, trajectory, draws)
 
     def minibatch_gradients(
-        self, sent: Broadcast, own: Own, trajectory: Trajectory, read: Callable[[Any], jax.Array]
+        self, sent: Broadcast, own: ClientInputs, trajectory: Trajectory, read: Callable[[Any], jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         """`read` of the gradient of the policy's loss on a few minibatches of one client's recorded steps, [B, ...].
 
@@ -106,7 +106,7 @@ class ClientProgram:
 
         return jax.lax.map(read_gradient, (chosen, is_step)), is_step
 
-    def step_advantages(self, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+    def step_advantages(self, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
         """Advantage samples of recorded trajectories, [C, T, E]."""
         return jax.vmap(partial(self.learner.step_advantages, sent.params))(own.filters, trajectory)
 
@@ -114,7 +114,7 @@ class ClientProgram:
         """pi(. | s) of filtered observations."""
         return self.learner.distribution(sent.params, observation)
 
-    def _play(self, sent: Broadcast, own: Own, episodes: int) -> Trajectory:
+    def _play(self, sent: Broadcast, own: ClientInputs, episodes: int) -> Trajectory:
         """Play `episodes` per client, [T, C, E]. All are lanes of one rollout, because they share the policy."""
         num_lanes = own.client.size * episodes
 
@@ -136,7 +136,7 @@ class ClientProgram:
         )
         return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, episodes, *x.shape[2:]), trajectory)
 
-    def _train_one(self, sent: Broadcast, own: Own, memory: Any, draws: Any) -> TrainingResult:
+    def _train_one(self, sent: Broadcast, own: ClientInputs, memory: Any, draws: Any) -> TrainingResult:
         learner, config = self.learner, self.learner.config
 
         def iterate(now: Progress, inputs: Any) -> Any:

@@ -18,7 +18,7 @@ from fedpohcs.core.noise import ActionNoise
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.core.types import AnyArray
 from fedpohcs.learners.actors import RowByRow, Sight, sight_of
-from fedpohcs.learners.base import Broadcast, Learned, Learner, Progress
+from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
 from fedpohcs.learners.distributions import Categorical
 from fedpohcs.learners.networks import Apply, PolicyParams, apply_of, make_network
 from fedpohcs.worlds.base import DiscreteActions
@@ -147,7 +147,7 @@ class DQN(Learner):
         sight = sight_of(filters, self.config.observation_limit)
         return EpsilonGreedyActor(self.noise, params.policy.layers, sight, epsilon, self.num_choices, self.apply)
 
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> Learned:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> IterationResult:
         """Write the episodes into the buffer, then make gradient steps on minibatches drawn from it."""
         memory = self.remember(now.memory, trajectory)
         filters = self.observe(now.filters, trajectory)
@@ -167,8 +167,8 @@ class DQN(Learner):
         layers = now.params.policy.layers
         (online, _, adam), infos = jax.lax.scan(step, (layers, layers, memory.adam), draws)
         params = QParams(now.params.policy._replace(layers=online))
-        steps = trajectory.valid.sum()
-        return Learned(Progress(params, filters, memory._replace(adam=adam)), steps, jax.tree.map(jnp.mean, infos))
+        now = Progress(params, filters, memory._replace(adam=adam))
+        return IterationResult(now, trajectory.valid.sum(), jax.tree.map(jnp.mean, infos))
 
     def remember(self, memory: Memory, trajectory: Trajectory) -> Memory:
         """Append the valid steps of a trajectory, [T, E], to the ring buffer, which keeps the newest transitions."""

@@ -15,7 +15,7 @@ import optax
 from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.actors import PolicyActor, policy_actor, sight_of
-from fedpohcs.learners.base import Broadcast, Learned, Learner, Progress
+from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
 from fedpohcs.learners.distributions import Categorical, Gaussian
 from fedpohcs.learners.filters import Filters, filter_observation, filter_reward
 from fedpohcs.learners.gae import generalised_advantage
@@ -328,13 +328,13 @@ class PPO(Learner):
         sight = sight_of(filters, self.config.observation_limit)
         return policy_actor(self.noise, params.policy, sight, self.networks.policy)
 
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> Learned:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> IterationResult:
         """Policy and critic epochs on one batch; then the filters are updated."""
         networks = self.networks
         batch = make_batch(self.config, now.params, now.filters, trajectory, networks)
         params, memory, info = update(self.config, sent.schedule, now.params, now.memory, batch, draws, networks)
         filters = self.observe(now.filters, trajectory)
-        return Learned(Progress(params, filters, memory), batch.valid.sum(), info)
+        return IterationResult(Progress(params, filters, memory), batch.valid.sum(), info)
 
     def distribution(self, params: AgentParams, observation: jax.Array) -> Gaussian | Categorical:
         """pi(. | s) of filtered observations."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from fedpohcs.core.array_rules import BOUNDED, ArrayRule
 from fedpohcs.core.errors import require
-from fedpohcs.core.expected import BOUNDED, Expected
 from fedpohcs.core.registries import METRICS
 from fedpohcs.core.types import ClientIds, Params, Vector
 
@@ -29,7 +29,7 @@ SELECTION_METRIC = "selection_metric"
 """Name of the column of Delta_n, which replaces tables in private selection."""
 
 
-class Measuring(Protocol):
+class MetricContext(Protocol):
     """What a metric may read while it measures some clients under the current policy."""
 
     @property
@@ -77,7 +77,7 @@ class Measuring(Protocol):
         ...
 
 
-def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     """The rules of a metric that is one number per client."""
     del config, params
     return {"": BOUNDED}
@@ -118,8 +118,8 @@ class Metric(NamedTuple):
         compile_ahead: compiles code of the first measurement; called in a separate thread when a run starts.
     """
 
-    measure: Callable[[Measuring, ClientIds], Column]
-    rules: Callable[[ExperimentConfig, Params], Mapping[str, Expected]] = _one_number
+    measure: Callable[[MetricContext, ClientIds], Column]
+    rules: Callable[[ExperimentConfig, Params], Mapping[str, ArrayRule]] = _one_number
     pack: Callable[[Any], Arrays] = _as_single_array
     unpack: Callable[[Arrays], Any] = _from_single_array
     check: Callable[[Arrays, ExperimentConfig], None] = _no_check
@@ -130,11 +130,11 @@ class Metric(NamedTuple):
     compile_ahead: Callable[[], None] | None = None
 
 
-def each(function: Callable[[Measuring, int], Any]) -> Callable[[Measuring, ClientIds], list[Any]]:
+def each(function: Callable[[MetricContext, int], Any]) -> Callable[[MetricContext, ClientIds], list[Any]]:
     """A `measure` that measures one client at a time."""
 
-    def measure(measuring: Measuring, clients: ClientIds) -> list[Any]:
-        return measuring.map(lambda client: function(measuring, client), clients)
+    def measure(context: MetricContext, clients: ClientIds) -> list[Any]:
+        return context.map(lambda client: function(context, client), clients)
 
     measure.__doc__ = function.__doc__
     return measure

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpohcs.core.expected import Expected
+from fedpohcs.core.array_rules import ArrayRule
 from fedpohcs.core.lazy import LazyModule
 from fedpohcs.core.types import ClientIds, Params, Vector
-from fedpohcs.metrics.base import Measuring, Metric
+from fedpohcs.metrics.base import Metric, MetricContext
 
 if TYPE_CHECKING:
     import jax
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from fedpohcs.core.config import ExperimentConfig
     from fedpohcs.core.trajectory import Trajectory
     from fedpohcs.learners.base import Broadcast
-    from fedpohcs.learners.client import ClientProgram, Own
+    from fedpohcs.learners.client import ClientInputs, ClientProgram
 else:  # metrics are looked up before JAX is loaded
     jax, jnp, optax = LazyModule("jax"), LazyModule("jax.numpy"), LazyModule("optax")
 
 
-def mean_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+def mean_norms(program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
     """Mean norm of the surrogate's gradient over a few minibatches of each client's recorded steps, [C]."""
 
-    def one(own: Own, trajectory: Trajectory) -> jax.Array:
+    def one(own: ClientInputs, trajectory: Trajectory) -> jax.Array:
         norms, is_step = program.minibatch_gradients(sent, own, trajectory, optax.tree.norm)
         weight = is_step.any(axis=1)
         return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)
@@ -36,10 +36,10 @@ def mean_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Tr
     return jax.vmap(one)(own, trajectory)
 
 
-def mean_gradients(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+def mean_gradients(program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
     """The surrogate's gradient, averaged over the same steps, [C, P]: how a client would change the policy."""
 
-    def one(own: Own, trajectory: Trajectory) -> jax.Array:
+    def one(own: ClientInputs, trajectory: Trajectory) -> jax.Array:
         gradients, is_step = program.minibatch_gradients(sent, own, trajectory, _flattened)
         weight = is_step.sum(axis=1)
         return -(gradients * weight[:, None]).sum(axis=0) / jnp.maximum(weight.sum(), 1)  # learners descend a loss
@@ -47,7 +47,7 @@ def mean_gradients(program: ClientProgram, sent: Broadcast, own: Own, trajectory
     return jax.vmap(one)(own, trajectory)
 
 
-def standard_scales(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+def standard_scales(program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
     """Mean episode length times the standard deviation of raw advantages, [C]."""
     valid = trajectory.valid
     advantage = program.step_advantages(sent, own, trajectory)
@@ -58,7 +58,9 @@ def standard_scales(program: ClientProgram, sent: Broadcast, own: Own, trajector
     return length * jnp.sqrt(squares / steps) * program.learner.reward_scale(own.filters)
 
 
-def return_gradient_norms(program: ClientProgram, sent: Broadcast, own: Own, trajectory: Trajectory) -> jax.Array:
+def return_gradient_norms(
+    program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory
+) -> jax.Array:
     """Norm of the gradient of each client's mean return, [C]: the standardised gradient with its scale put back."""
     gradients = mean_gradients(program, sent, own, trajectory)
     return standard_scales(program, sent, own, trajectory) * jnp.linalg.norm(gradients, axis=1)
@@ -68,29 +70,29 @@ def _flattened(tree: Any) -> jax.Array:
     return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def gradient_norm(measuring: Measuring, clients: ClientIds) -> Vector:
+def gradient_norm(context: MetricContext, clients: ClientIds) -> Vector:
     """Mean norm of the policy gradient over a few minibatches of the episodes recorded last."""
-    return measuring.compute(mean_norms, clients)
+    return context.compute(mean_norms, clients)
 
 
-def gradient_scale(measuring: Measuring, clients: ClientIds) -> Vector:
+def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
     """L_n sigma_n, by which a client's standardised policy gradient is too short to be that of its return."""
-    return measuring.compute(standard_scales, clients)
+    return context.compute(standard_scales, clients)
 
 
-def return_gradient(measuring: Measuring, clients: ClientIds) -> Vector:
+def return_gradient(context: MetricContext, clients: ClientIds) -> Vector:
     """Norm of the gradient of the mean return over the episodes recorded last."""
-    return measuring.compute(return_gradient_norms, clients)
+    return context.compute(return_gradient_norms, clients)
 
 
-def policy_gradient(measuring: Measuring, clients: ClientIds) -> np.ndarray:
+def policy_gradient(context: MetricContext, clients: ClientIds) -> np.ndarray:
     """The policy gradient over the episodes recorded last, as one vector in the order of the policy's arrays."""
-    return measuring.compute(mean_gradients, clients)
+    return context.compute(mean_gradients, clients)
 
 
-def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     del config
-    return {"": Expected(np.float32, (sum(np.size(leaf) for leaf in jax.tree.leaves(params.policy)),))}
+    return {"": ArrayRule(np.float32, (sum(np.size(leaf) for leaf in jax.tree.leaves(params.policy)),))}
 
 
 GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")

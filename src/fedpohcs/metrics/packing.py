@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpohcs.core.array_rules import ArrayRule, BadReplyError, check_array, check_names
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.expected import BadReplyError, Expected, check_array, check_names
 from fedpohcs.core.types import Params
 from fedpohcs.metrics.base import Arrays, Column, find_metric
 
@@ -24,7 +24,7 @@ def num_bytes(name: str, value: Any) -> int:
     return sum(array.nbytes for array in pack(name, value).values())
 
 
-def expected_arrays(names: Iterable[str], config: ExperimentConfig, params: Params) -> dict[str, Expected]:
+def expected_arrays(names: Iterable[str], config: ExperimentConfig, params: Params) -> dict[str, ArrayRule]:
     """The rules for the arrays of these metrics in the reply of one client."""
     return {
         _full_name(name, part): rule

@@ -6,30 +6,30 @@ import numpy as np
 
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.types import ClientIds, Vector
-from fedpohcs.metrics.base import Measuring, Metric, each
+from fedpohcs.metrics.base import Metric, MetricContext, each
 from fedpohcs.metrics.episodes import first_steps, in_order
 
 
-def mean_return(measuring: Measuring, clients: ClientIds) -> Vector:
+def mean_return(context: MetricContext, clients: ClientIds) -> Vector:
     """Mean undiscounted return of the latest evaluation."""
-    return measuring.latest_returns(clients)
+    return context.latest_returns(clients)
 
 
-def return_std(measuring: Measuring, client: int) -> float:
+def return_std(context: MetricContext, client: int) -> float:
     """Standard deviation of the undiscounted return over the episodes recorded last."""
-    returns, _ = _totals(measuring, client)
+    returns, _ = _totals(context, client)
     return float(returns.std()) if len(returns) else math.nan
 
 
-def episode_length(measuring: Measuring, client: int) -> float:
+def episode_length(context: MetricContext, client: int) -> float:
     """Mean number of steps of the episodes recorded last."""
-    _, lengths = _totals(measuring, client)
+    _, lengths = _totals(context, client)
     return float(lengths.mean()) if len(lengths) else math.nan
 
 
-def _totals(measuring: Measuring, client: int) -> tuple[Vector, Vector]:
-    latest = measuring.episodes(client)[-1]
-    return episode_totals(latest, measuring.config.modelling.steps_per_episode)
+def _totals(context: MetricContext, client: int) -> tuple[Vector, Vector]:
+    latest = context.episodes(client)[-1]
+    return episode_totals(latest, context.config.modelling.steps_per_episode)
 
 
 def episode_totals(trajectory: Trajectory, steps_per_episode: int | None = None) -> tuple[Vector, Vector]:

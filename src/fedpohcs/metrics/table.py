@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpohcs.core.array_rules import BOUNDED, KEY, NUMBER, ArrayRule, BadReplyError
 from fedpohcs.core.errors import require
-from fedpohcs.core.expected import BOUNDED, KEY, NUMBER, BadReplyError, Expected
 from fedpohcs.core.imports import import_function
 from fedpohcs.core.types import ClientIds, Params, Steps, WeightedAdvantage
-from fedpohcs.metrics.base import Arrays, Measuring, Metric
+from fedpohcs.metrics.base import Arrays, Metric, MetricContext
 from fedpohcs.metrics.episodes import in_order
 
 if TYPE_CHECKING:
@@ -24,37 +24,37 @@ ROWS = {"value": "pair", "fill/pair_state_key": "pair", "fill/pair_centre": "pai
 """Arrays of a table that must have as many rows as another array."""
 
 
-def weighted_advantage(measuring: Measuring, clients: ClientIds) -> list[WeightedAdvantage]:
+def weighted_advantage(context: MetricContext, clients: ClientIds) -> list[WeightedAdvantage]:
     """D_n A_n, visitation times advantage by state-action pair. Paper: Alg. 3, l. 6."""
     from fedpohcs.metrics.weighted_advantage import weighted_advantage_table  # Numba: only where tables are made
 
-    modelling, discount = measuring.config.modelling, measuring.config.learner.discount
+    modelling, discount = context.config.modelling, context.config.learner.discount
     discretise = find_discretiser(modelling.discretiser)
 
     def table(client: int) -> WeightedAdvantage:
-        steps = recorded_steps(measuring, client, discretise)
-        return weighted_advantage_table(steps, measuring.distribution, modelling, discount)
+        steps = recorded_steps(context, client, discretise)
+        return weighted_advantage_table(steps, context.distribution, modelling, discount)
 
-    return measuring.map(table, clients)
+    return context.map(table, clients)
 
 
-def recorded_steps(measuring: Measuring, client: int, discretise: Callable[[np.ndarray], Any] | None = None) -> Steps:
+def recorded_steps(context: MetricContext, client: int, discretise: Callable[[np.ndarray], Any] | None = None) -> Steps:
     """The client's recorded episodes, one after the other, filtered by its present filters."""
     import jax
 
-    modelling = measuring.config.modelling
+    modelling = context.config.modelling
     parts = []
-    for trajectory in measuring.episodes(client):
-        advantage = measuring.step_advantages(client, trajectory) if modelling.advantages == "gae" else None
+    for trajectory in context.episodes(client):
+        advantage = context.step_advantages(client, trajectory) if modelling.advantages == "gae" else None
         parts.append(in_order(trajectory, advantage))
     steps = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
     if discretise is not None:
         steps = steps._replace(cell=own_cells(discretise, steps.observation))
-    filters = measuring.filters(client)
-    steps = steps._replace(observation=measuring.learner.filtered(filters, steps.observation))
+    filters = context.filters(client)
+    steps = steps._replace(observation=context.learner.filtered(filters, steps.observation))
     if modelling.rewards == "filtered":
-        steps = steps._replace(reward=measuring.learner.filtered_reward(filters, steps.reward))
-    return _clipped(steps, measuring.learner.world.actions) if modelling.clip_actions else steps
+        steps = steps._replace(reward=context.learner.filtered_reward(filters, steps.reward))
+    return _clipped(steps, context.learner.world.actions) if modelling.clip_actions else steps
 
 
 def _clipped(steps: Steps, actions: Any) -> Steps:
@@ -101,15 +101,15 @@ def unpack_table(arrays: Arrays) -> WeightedAdvantage:
     return WeightedAdvantage(arrays["pair"], arrays["value"], AdvantagePredictor(**fill))
 
 
-def table_rules(*, predicted: bool) -> dict[str, Expected]:
+def table_rules(*, predicted: bool) -> dict[str, ArrayRule]:
     """The rules for the single arrays of a table; with `predicted` also those of the predictor.
 
     The predictor is optional: a client that has seen nothing has none. `check_table` demands it of all others.
     """
-    rules = {"pair": Expected(KEY, (None,)), "value": BOUNDED._replace(shape=(None,))}
+    rules = {"pair": ArrayRule(KEY, (None,)), "value": BOUNDED._replace(shape=(None,))}
     if predicted:
-        keys, numbers = Expected(KEY, (None,), optional=True), Expected(NUMBER, (None,), optional=True)
-        single = Expected(np.float32, (None,), optional=True)
+        keys, numbers = ArrayRule(KEY, (None,), optional=True), ArrayRule(NUMBER, (None,), optional=True)
+        single = ArrayRule(np.float32, (None,), optional=True)
         rules |= {
             "fill/state_key": keys,
             "fill/visitation": numbers,
@@ -142,7 +142,7 @@ def check_table(arrays: Arrays, *, predicted: bool = False) -> None:
             raise BadReplyError("order", "does not ascend", name)
 
 
-def _rules(config: ExperimentConfig, params: Params) -> Mapping[str, Expected]:
+def _rules(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     del params
     return table_rules(predicted=config.modelling.missing == "predicted")
 

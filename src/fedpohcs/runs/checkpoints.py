@@ -33,8 +33,13 @@ FREE_KEYS = frozenset({"rounds"})
 """Settings that may differ between a checkpoint and the run that continues it: no round depends on them."""
 
 
-RENAMED_TYPES = {"fedpohcs.execution.clients:Asked": "fedpohcs.execution.clients:PlayOrder"}
-"""Types that release 0.1 stored under another name."""
+RENAMED_TYPES = {
+    "fedpohcs.deploy.member:Kept": "kept-membership",
+    "fedpohcs.execution.clients:Asked": "play-order",
+    "fedpohcs.experiment:Saved": "saved",
+    "fedpohcs.selection:OnePhaseState": "one-phase-state",
+}
+"""Types that have another name, or a module that became a package, since release 0.1 stored where they are defined."""
 
 
 class Checkpoint(NamedTuple):
@@ -147,11 +152,12 @@ def _stored_name(kind: type) -> str:
 
 def _named_tuple(name: str) -> Callable[..., Any]:
     """A type by its stored name: a registered one, one of Optax, or one of a module the program has loaded itself."""
+    name = RENAMED_TYPES.get(name, name)
     if name in STORED_TYPES:
         return STORED_TYPES[name]
     module, _, path = name.partition(":")
     moved = new_name(module.removeprefix("fedpohcs."))  # release 0.1 stored the module of a type
-    source = f"fedpohcs.{moved}:{path}" if moved and module.startswith("fedpohcs.") else RENAMED_TYPES.get(name, name)
+    source = f"fedpohcs.{moved}:{path}" if moved and module.startswith("fedpohcs.") else name
     for known in STORED_TYPES:
         if STORED_TYPES.source(known) == source:
             return STORED_TYPES[known]

@@ -53,7 +53,7 @@ class History(NamedTuple):
         return [float(some.mean()) if len(some) else math.nan for some in returns]
 
 
-class Saved(NamedTuple):
+class RunState(NamedTuple):
     """The state of a run in a checkpoint."""
 
     server: ServerState
@@ -70,7 +70,10 @@ class Training:
     executor: Executor
 
     def __init__(
-        self, config: ExperimentConfig, saved: Saved | None = None, make_clients: MakeExecutor = make_protected_executor
+        self,
+        config: ExperimentConfig,
+        saved: RunState | None = None,
+        make_clients: MakeExecutor = make_protected_executor,
     ) -> None:
         """Build clients and server, from a saved state if one is given."""
         self.config = config
@@ -109,9 +112,9 @@ class Training:
             )
             yield record
 
-    def snapshot(self) -> Saved:
+    def snapshot(self) -> RunState:
         """A copy of the present state, which later rounds do not change."""
-        return Saved(self.state, self.executor.snapshot())
+        return RunState(self.state, self.executor.snapshot())
 
 
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:

@@ -1,6 +1,6 @@
 """Checks of replies. Every reply is checked here before it reaches the policy or a record.
 
-Every rule is an `Expected`; the rules of a metric are part of the metric. An array from a network is decoded only if
+Every rule is an `ArrayRule`; the rules of a metric are part of the metric. An array from a network is decoded only if
 its description fits (`checked_arrays`). For all executors, the rows of all clients then pass `sound_metrics`,
 `sound_updates` and `sound_evaluation` in the round. A reply that breaks a rule is left out and becomes a `BadReply`.
 """
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.expected import (
+from fedpohcs.core.array_rules import (
     BOUNDED,
     COUNT,
     NUMBER,
+    ArrayRule,
     BadReplyError,
-    Expected,
     check_array,
     check_names,
     fits,
     violations,
 )
+from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
 from fedpohcs.metrics.packing import check_value
@@ -48,9 +48,9 @@ class Stamp(NamedTuple):
     attempt: int
 
 
-def expected_like(template: Mapping[str, np.ndarray]) -> dict[str, Expected]:
+def expected_like(template: Mapping[str, np.ndarray]) -> dict[str, ArrayRule]:
     """Rules for arrays of the same names, shapes and types."""
-    return {name: Expected(array.dtype, array.shape) for name, array in template.items()}
+    return {name: ArrayRule(array.dtype, array.shape) for name, array in template.items()}
 
 
 def check_stamp(found: Stamp, asked: Stamp) -> None:
@@ -60,7 +60,7 @@ def check_stamp(found: Stamp, asked: Stamp) -> None:
 
 
 def checked_arrays(
-    received: Mapping[str, RawArray], expected: Mapping[str, Expected], largest: int = LARGEST_REPLY
+    received: Mapping[str, RawArray], expected: Mapping[str, ArrayRule], largest: int = LARGEST_REPLY
 ) -> dict[str, np.ndarray]:
     """The decoded arrays of a valid reply, or `BadReplyError`. No memory is allocated for invalid arrays."""
     check_names(received, expected)
@@ -70,7 +70,7 @@ def checked_arrays(
     return {name: _checked(name, one, expected[name]) for name, one in received.items()}
 
 
-def _checked(name: str, one: RawArray, rule: Expected) -> np.ndarray:
+def _checked(name: str, one: RawArray, rule: ArrayRule) -> np.ndarray:
     dtype = np.dtype(rule.dtype)
     if one.dtype != dtype.str:
         raise BadReplyError("type", f"is of type {one.dtype!r}, not {dtype.str!r}", name)
@@ -139,8 +139,8 @@ def sound_updates(updates: ClientUpdates, asked: ClientIds, previous: Params, mo
         most_steps: largest possible number of environment steps of an update.
     """
     template, rows = named_arrays(previous), named_arrays(updates.params)
-    expected = {**expected_like(template), "steps": Expected(COUNT, low=0, high=most_steps)}
-    expected |= {f"info/{name}": Expected(NUMBER, finite=False) for name in updates.info}
+    expected = {**expected_like(template), "steps": ArrayRule(COUNT, low=0, high=most_steps)}
+    expected |= {f"info/{name}": ArrayRule(NUMBER, finite=False) for name in updates.info}
     rows |= {"steps": updates.steps, **{f"info/{name}": row for name, row in updates.info.items()}}
     found = _bad_rows("train", updates.client, asked, rows, expected)
     if not found and np.array_equal(updates.client, asked):
@@ -171,8 +171,8 @@ def sound_evaluation(evaluation: Evaluation, asked: ClientIds, most_steps: int) 
     """The evaluation of the clients that were asked, without invalid replies."""
     rows = {"mean_return": evaluation.mean_return, "steps": evaluation.steps}
     rows |= {f"info/{name}": row for name, row in evaluation.info.items()}
-    expected = {"mean_return": BOUNDED, "steps": Expected(COUNT, low=1, high=most_steps)}
-    expected |= {f"info/{name}": Expected(NUMBER, finite=False) for name in evaluation.info}
+    expected = {"mean_return": BOUNDED, "steps": ArrayRule(COUNT, low=1, high=most_steps)}
+    expected |= {f"info/{name}": ArrayRule(NUMBER, finite=False) for name in evaluation.info}
     found = _bad_rows("evaluate", evaluation.client, asked, rows, expected)
     if not found:
         return evaluation
@@ -187,7 +187,7 @@ def sound_evaluation(evaluation: Evaluation, asked: ClientIds, most_steps: int) 
 
 
 def _bad_rows(
-    phase: str, clients: ClientIds, asked: ClientIds, rows: Mapping[str, np.ndarray], expected: Mapping[str, Expected]
+    phase: str, clients: ClientIds, asked: ClientIds, rows: Mapping[str, np.ndarray], expected: Mapping[str, ArrayRule]
 ) -> dict[int, BadReply]:
     """The first rule that each row breaks, by row; valid rows are left out."""
     found: dict[int, BadReply] = {}

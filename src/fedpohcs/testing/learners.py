@@ -16,7 +16,7 @@ from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.trees import named_arrays, take_clients
 from fedpohcs.execution.mapping import CLIENT_MAPS, joined
 from fedpohcs.learners.base import Broadcast, Learner, make_learner
-from fedpohcs.learners.client import ClientProgram, Own, TrainingResult
+from fedpohcs.learners.client import ClientInputs, ClientProgram, TrainingResult
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
 from fedpohcs.testing.equality import all_equal
 from fedpohcs.testing.probes import (
@@ -188,7 +188,7 @@ def _trained(learner: Learner, kind: str, clients: np.ndarray, seed: int) -> Tra
     drawn = [learner.draws(host_generator(seed, Purpose.SHUFFLING, 0, int(client))) for client in clients]
     draws = jax.tree.map(lambda *one: np.stack(one), *drawn)
     sent = Broadcast(params, device_key(seed, Purpose.TRAINING, 0), learner.schedule(0))
-    own = (Own(clients, env, filters), memory, draws)
+    own = (ClientInputs(clients, env, filters), memory, draws)
     program = ClientProgram(learner, evaluation_episodes=1)
     return joined(CLIENT_MAPS[kind](2).run_chunks(ClientProgram.train, program, sent, own, clients))
 

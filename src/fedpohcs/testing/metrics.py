@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpohcs.core.array_rules import BadReplyError
 from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.expected import BadReplyError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import Params, WeightedAdvantage
 from fedpohcs.execution import make_executor

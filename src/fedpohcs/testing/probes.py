@@ -18,7 +18,7 @@ from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.types import AnyArray, Params, Vector
 from fedpohcs.execution.mapping import compiled
 from fedpohcs.learners.base import Broadcast, Learner, make_learner
-from fedpohcs.learners.client import ClientProgram, Own
+from fedpohcs.learners.client import ClientInputs, ClientProgram
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld, Transition
 
 DISCOUNT = 0.5  # far from 1, so that a value that ignores the discount is clearly wrong
@@ -175,7 +175,7 @@ def train_alone(learner: Learner, rounds: int, seed: int) -> Params:
         key = device_key(seed, Purpose.TRAINING, number)
         draws = rows(learner.draws(host_generator(seed, Purpose.SHUFFLING, number, 0)))
         sent = Broadcast(params, key, learner.schedule(number))
-        result = jax.tree.map(np.asarray, train(sent, Own(np.arange(1), env, filters), memory, draws))
+        result = jax.tree.map(np.asarray, train(sent, ClientInputs(np.arange(1), env, filters), memory, draws))
         params = jax.tree.map(lambda x: x[0], result.params)
         filters, memory = result.filters, result.memory
     return params

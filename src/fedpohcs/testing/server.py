@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpohcs.core.array_rules import ArrayRule
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, ServerOptimiserConfig
-from fedpohcs.core.expected import Expected
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import named_arrays
@@ -108,7 +108,7 @@ def _made_up_value(name: str, client: int, config: ExperimentConfig) -> Any:
     return metric.unpack({part: _made_up_array(rule, generator) for part, rule in rules.items()})
 
 
-def _made_up_array(rule: Expected, generator: np.random.Generator) -> np.ndarray:
+def _made_up_array(rule: ArrayRule, generator: np.random.Generator) -> np.ndarray:
     shape = tuple(ANY_LENGTH if n is None else n for n in rule.shape)
     return generator.normal(size=shape).clip(rule.low, rule.high).astype(rule.dtype)
 
@@ -140,10 +140,10 @@ def check_aggregator(name: str) -> None:
         _check_bounded(name, rows)
 
 
-def _merge(name: str, rows: list[Params], liars: int = 1) -> Any:
+def _merge(name: str, rows: list[Params], byzantine: int = 1) -> Any:
     stacked = jax.tree.map(lambda *one: np.stack(one), *rows)
     updates = ClientUpdates(np.arange(len(rows)), stacked, np.full(len(rows), 10))
-    federation = FederationConfig(aggregator=name, tolerated_liars=liars)
+    federation = FederationConfig(aggregator=name, tolerated_liars=byzantine)
     return aggregate(agent(0), updates, np.full(len(rows), 10.0), federation)
 
 
@@ -159,13 +159,13 @@ def _aggregated(name: str, rows: list[Params]) -> Any:
 def _check_least(name: str, rows: list[Params]) -> None:
     """Check that the policy changes only if there are enough updates for the tolerated Byzantine clients."""
     at, least = f"aggregator {name!r}", AGGREGATORS[name].least
-    numbers = [least(liars) for liars in range(4)]
+    numbers = [least(byzantine) for byzantine in range(4)]
     _require(numbers[0] >= 1 and numbers == sorted(numbers), f"{at} must need more updates the more may be false")
     few = max(1, numbers[2]) - 1
     if few:
-        result = _merge(name, rows[:few], liars=2)
+        result = _merge(name, rows[:few], byzantine=2)
         _require(all_equal(result.params, agent(0)), f"{at} must keep the policy with fewer updates than `least`")
-    result = _merge(name, rows[: few + 1], liars=2)
+    result = _merge(name, rows[: few + 1], byzantine=2)
     _require(len(result.rejected) == 0, f"{at} must do with as many updates as `least` says")
 
 

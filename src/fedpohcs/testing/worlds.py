@@ -19,7 +19,7 @@ from fedpohcs.learners.actors import RowByRow
 from fedpohcs.testing.equality import all_equal
 from fedpohcs.worlds import make_world, world_levels
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld, World
-from fedpohcs.worlds.host import HostWorld, Play, Played, Quota, empty_trajectory
+from fedpohcs.worlds.host import ClientEpisodes, HostWorld, Play, Quota, empty_trajectory
 
 NUM_CLIENTS = 3
 MOST_STEPS = 200  # of an episode that a check plays
@@ -137,7 +137,7 @@ def _check_host_play(config: ExperimentConfig, world: HostWorld) -> None:
         alone = collector.collect([_play(world, clients[-1])], quota)
     finally:
         collector.close()
-    _require(len(together) == len(clients), config, f"must return one Played per play, not {len(together)}")
+    _require(len(together) == len(clients), config, f"must return one ClientEpisodes per play, not {len(together)}")
     for one in together:
         _check_played(config, world, one)
     same = all_equal(together[-1].trajectory, alone[0].trajectory)
@@ -149,7 +149,7 @@ def _play(world: HostWorld, client: int) -> Play:
     return Play(client, actor, (0, client))
 
 
-def _check_played(config: ExperimentConfig, world: HostWorld, played: Played) -> None:
+def _check_played(config: ExperimentConfig, world: HostWorld, played: ClientEpisodes) -> None:
     _require(played.failure is None, config, f"must play: {played.failure}")
     recorded: Trajectory = played.trajectory
     steps, size = len(recorded.reward), world.observation_size

@@ -46,7 +46,7 @@ def coin_flip(discount: float = 0.9) -> Federation:
     return Federation(P, [[0.0, 0.0], [1.0, 1.0]], discount, np.array([1.0, 0.0]), reward_bound=1.0)
 
 
-class Selected(NamedTuple):
+class NearestClients(NamedTuple):
     """A federation, its client with the least kappa_{m,I}, and its client with the least mean kappa_{m,n}."""
 
     federation: Federation
@@ -54,14 +54,14 @@ class Selected(NamedTuple):
     by_distance: int
 
 
-def skewed_crowd(discount: float = 0.95) -> Selected:
+def skewed_crowd(discount: float = 0.95) -> NearestClients:
     """Against Remark 8: the client nearest to the mean, by kappa_{m,I}, is not nearest to the others, by kappa_{m,n}.
 
     The clients move from one state to the other with probability 0, 0, 0, 0.4 and 1. The mean is 0.28, so the fourth
     client is the nearest to it. The median is 0, so each of the first three clients has the least bound.
     """
     chances = np.array([0, 0, 0, 0.4, 1.0])
-    return Selected(_leaving(chances, discount), by_imaginary=3, by_distance=0)
+    return NearestClients(_leaving(chances, discount), by_imaginary=3, by_distance=0)
 
 
 def threshold_not_enough() -> tuple[Federation, int]:

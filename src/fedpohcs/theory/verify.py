@@ -23,7 +23,7 @@ RATIO_TOLERANCE = 1e-5
 """Relative difference from a documented ratio that counts as rounding."""
 
 
-class Reached(NamedTuple):
+class WorstCaseRatio(NamedTuple):
     """The ratio measured / bound of a claim at one of its worst cases, and the documented ratio."""
 
     case: str
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
     violations: int
     tightest: float
     worst: Instances
-    reached: tuple[Reached, ...] = ()
+    reached: tuple[WorstCaseRatio, ...] = ()
 
     @property
     def claim(self) -> Claim:
@@ -136,7 +136,7 @@ def check_worst_cases(names: Iterable[str]) -> dict[str, Finding]:
 def check_worst_case(label: str, name: str, case: Case) -> Finding:
     """Check one claim at one of its worst cases, of which `case` holds the instance."""
     finding = _check(name, case)
-    return finding._replace(reached=(Reached(label, finding.tightest, WORST_CASES[label].ratios[name]),))
+    return finding._replace(reached=(WorstCaseRatio(label, finding.tightest, WORST_CASES[label].ratios[name]),))
 
 
 def _check_group(group: Instances, names: Iterable[str]) -> dict[str, Finding]:

@@ -1,7 +1,7 @@
 """Worlds stepped outside JAX, and the interface between them and the executor.
 
 A host world makes a `Collector`. The executor passes the collector a `Play` per client and a `Quota`, and receives a
-`Played` per client, in the same order. There are two collectors:
+`ClientEpisodes` per client, in the same order. There are two collectors:
 
 - `worlds.lockstep.LockstepCollector` steps all clients and episodes together in one batch simulator (MuJoCo);
 - `worlds.workers.WorkerCollector` plays whole episodes in worker processes, including the policy (Gymnasium, SUMO).
@@ -71,7 +71,7 @@ class Quota(NamedTuple):
     steps_per_episode: int | None = None  # cut every episode after this many steps, as the time limit does
 
 
-class Played(NamedTuple):
+class ClientEpisodes(NamedTuple):
     """The episodes of one client."""
 
     trajectory: Trajectory  # [n, 1, ...]: one lane, episode after episode, no padding; see `empty_trajectory`
@@ -82,7 +82,7 @@ class Played(NamedTuple):
 class Collector(Protocol):
     """Plays episodes for many clients."""
 
-    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
         """The episodes of each client, in the order of `plays`.
 
         Observations and actions are recorded as the world and the policy gave them: unfiltered, unclipped, float32

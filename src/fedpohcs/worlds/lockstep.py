@@ -10,8 +10,8 @@ from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.worlds.base import World
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
+    ClientEpisodes,
     Play,
-    Played,
     Quota,
     empty_trajectory,
 )
@@ -23,7 +23,7 @@ RUNNING, TERMINATED, TRUNCATED = map(int, (Status.RUNNING, Status.TERMINATED, St
 Lanes = np.ndarray  # [n] of integers
 
 
-class Moved(NamedTuple):
+class StepResult(NamedTuple):
     """One step of some lanes; [n, ...] each."""
 
     observation: np.ndarray
@@ -44,7 +44,7 @@ class Simulator(Protocol):
         """Start new episodes, each drawn from its own generator, and return the observations."""
         ...
 
-    def step(self, lanes: Lanes, action: np.ndarray) -> Moved:
+    def step(self, lanes: Lanes, action: np.ndarray) -> StepResult:
         """One control step of these lanes."""
         ...
 
@@ -154,7 +154,7 @@ class LockstepCollector:
         """End the simulator's threads."""
         self.simulator.close()
 
-    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
         """See `worlds.host.Collector`."""
         if not plays:
             return []
@@ -223,7 +223,7 @@ class _Run:
         elif self.quota.episodes is None and self.clock % LOOK_EVERY == 0:
             self._drop_surplus(range(len(self.plays)))
 
-    def results(self) -> list[Played]:
+    def results(self) -> list[ClientEpisodes]:
         """The episodes of each client in the order of their numbers."""
         chosen = [client.chosen if client.is_met else [] for client in self.clients]
         order = [client.run[number] for client, numbers in zip(self.clients, chosen, strict=True) for number in numbers]
@@ -243,9 +243,9 @@ class _Run:
             num_lost = sum(number < max(numbers, default=client.next) for number in client.lost)
             if self.failures[index] is None:
                 part = Trajectory(*(x[begin:end, None] for x in whole))  # pyright: ignore[reportOptionalSubscript]
-                played.append(Played(part, num_lost))
+                played.append(ClientEpisodes(part, num_lost))
             else:
-                played.append(Played(empty_trajectory(self.world), num_lost, self.failures[index]))
+                played.append(ClientEpisodes(empty_trajectory(self.world), num_lost, self.failures[index]))
             begin = end
         return played
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cfunc, njit
 
-from fedpohcs.worlds.lockstep import Lanes, Moved
+from fedpohcs.worlds.lockstep import Lanes, StepResult
 from fedpohcs.worlds.mujoco import MujocoWorld
 
 log = logging.getLogger("fedpohcs")
@@ -58,14 +58,14 @@ class MujocoSimulator:
         noise = generator.uniform(-scale, scale, num_positions + num_velocities)
         return rest + noise[:num_positions], noise[num_positions:]
 
-    def step(self, lanes: Lanes, action: np.ndarray) -> Moved:
+    def step(self, lanes: Lanes, action: np.ndarray) -> StepResult:
         """One control step. MuJoCo clips the controls; the cost is that of the unclipped action."""
         before, time = self.position[lanes, 0], self.time[lanes]
         self.control[lanes] = action
         failed = self._simulate(lanes)
         # MuJoCo resets a simulation that diverges, and its clock: the clock then lags by a simulation step or more.
         failed |= self.time[lanes] < time + self.rules.seconds_per_step * (1 - 0.5 / self.world.frame_skip)
-        return Moved(*_outcome(self.rules, self.position[lanes], self.velocity[lanes], before, action, failed))
+        return StepResult(*_outcome(self.rules, self.position[lanes], self.velocity[lanes], before, action, failed))
 
     def close(self) -> None:
         """Delete the batch, which ends its threads."""
@@ -143,7 +143,7 @@ def _observed(rules, position, velocity):
 
 @njit(cache=True)
 def _outcome(rules, position, velocity, before, action, failed):
-    """The fields of `Moved` for lanes whose positions on the track were `before` the actions."""
+    """The fields of `StepResult` for lanes whose positions on the track were `before` the actions."""
     observation = _observed(rules, position, velocity)
     reward = np.empty(len(position))
     healthy = np.empty(len(position), np.bool_)

@@ -15,7 +15,7 @@ from fedpohcs.worlds.host import LockstepWorld
 from fedpohcs.worlds.workers import SimulatedWorld, Simulator
 
 if TYPE_CHECKING:
-    from fedpohcs.worlds.lockstep import Lanes, Moved
+    from fedpohcs.worlds.lockstep import Lanes, StepResult
     from fedpohcs.worlds.lockstep import Simulator as LaneSimulator
 
 
@@ -138,7 +138,7 @@ class LaneWindowSimulator:
         self._windows.update(zip(lanes.tolist(), windows, strict=True))
         return windows
 
-    def step(self, lanes: "Lanes", action: np.ndarray) -> "Moved":
+    def step(self, lanes: "Lanes", action: np.ndarray) -> "StepResult":
         """One step of these lanes."""
         moved = self.simulator.step(lanes, action)
         windows = next_window(np.stack([self._windows[lane] for lane in lanes.tolist()]), moved.observation)

@@ -20,9 +20,9 @@ from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
     Actor,
+    ClientEpisodes,
     HostWorld,
     Play,
-    Played,
     Quota,
     empty_trajectory,
     episode_generator,
@@ -83,9 +83,9 @@ class WorkerCollector:
         self.num_replaced = 0
         self._workers: list[_Worker] = []
 
-    def collect(self, plays: Sequence[Play], quota: Quota) -> list[Played]:
+    def collect(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
         """The episodes of each client, in the order of `plays`; they do not depend on the number of workers."""
-        waiting, done = deque(enumerate(plays)), dict[int, Played]()
+        waiting, done = deque(enumerate(plays)), dict[int, ClientEpisodes]()
         tries = [0] * len(plays)
         while len(done) < len(plays):
             self._hand_out(waiting, quota)
@@ -101,7 +101,7 @@ class WorkerCollector:
                     waiting.appendleft((number, play))
                 else:
                     reason = f"its worker process died or hung {TRIES} times"
-                    done[number] = Played(empty_trajectory(self.world), failure=reason)
+                    done[number] = ClientEpisodes(empty_trajectory(self.world), failure=reason)
         return [done[number] for number in range(len(plays))]
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class _Worker:
         except OSError:
             self.deadline = 0.0  # it died while idle: overdue at once
 
-    def take_result(self) -> Played | None:
+    def take_result(self) -> ClientEpisodes | None:
         """The result it has sent, or None if it has died or is overdue."""
         try:
             result = self.connection.recv() if self.connection.poll() else None
@@ -215,7 +215,7 @@ class Player:
     def __exit__(self, *error: object) -> None:
         self._close()
 
-    def play(self, play: Play, quota: Quota) -> Played:
+    def play(self, play: Play, quota: Quota) -> ClientEpisodes:
         """Whole episodes until the quota is met. An episode that fails twice is given up, and counted."""
         episodes: list[_Episode] = []
         number = steps = num_lost = in_a_row = 0
@@ -230,8 +230,8 @@ class Player:
             num_lost, in_a_row = num_lost + 1, in_a_row + 1
             if in_a_row == LOST_IN_A_ROW:
                 reason = f"episode {number - 1}: {episode}"
-                return Played(empty_trajectory(self.world), num_lost, reason)
-        return Played(_joined(episodes, self.world), num_lost)
+                return ClientEpisodes(empty_trajectory(self.world), num_lost, reason)
+        return ClientEpisodes(_joined(episodes, self.world), num_lost)
 
     def _episode(self, play: Play, number: int, quota: Quota) -> _Episode | str:
         """An episode, or the reason of its failure. A failed episode is tried once more, with a new simulator."""

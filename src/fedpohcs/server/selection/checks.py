@@ -1,4 +1,7 @@
-"""Checks of the values that selectors return. Selectors may be written by users; errors name them."""
+"""Checks of the values that selectors return. Selectors may be written by users; errors name them.
+
+In messages ids count from 0, as selectors see them, and clients from 1, as everywhere else.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
@@ -30,7 +33,7 @@ def ask_clients(selector: Selector, question: Question, state: Any) -> ClientIds
     outside = asked[(asked < 0) | (asked >= question.num_clients)]
     if len(outside):
         remedy = f"Ids run from 0 to {question.num_clients - 1}."
-        _refuse(selector.name, f"asks client {outside[0]}, which does not exist", remedy)
+        _refuse(selector.name, f"asks id {outside[0]}, which does not exist", remedy)
     return asked
 
 
@@ -55,7 +58,7 @@ def _chosen(name: str, chosen: Any, question: Question) -> ClientIds:
     strangers = client[~np.isin(client, question.candidates)]
     if len(strangers):
         remedy = "Choose ids of question.candidates, which count from 0."
-        _refuse(name, f"chose client {strangers[0]}, which is not a candidate", remedy)
+        _refuse(name, f"chose id {strangers[0]}, which is not a candidate", remedy)
     if len(client) > question.num_selected:
         remedy = "Choose at most question.num_selected."
         _refuse(name, f"chose {len(client)} clients, more than num_selected (={question.num_selected})", remedy)
@@ -70,7 +73,7 @@ def _ids(name: str, verb: str, values: Any) -> ClientIds:
         _refuse(name, f"{verb} {found}", "Clients are a one-dimensional array of integer ids.")
     unique, times = np.unique(ids, return_counts=True)
     if len(unique) < len(ids):
-        _refuse(name, f"{verb} client {unique[times > 1][0]} more than once", "Name every client once.")
+        _refuse(name, f"{verb} id {unique[times > 1][0]} more than once", "Name every client once.")
     return ids.astype(np.int64)
 
 
@@ -83,7 +86,7 @@ def _scores(name: str, scores: Any, candidates: ClientIds) -> dict[str, Vector]:
         infinite = np.isinf(checked[score])
         if infinite.any():
             value, client = checked[score][infinite][0], candidates[infinite][0]
-            text = f"gave client {client} the score {score!r} {value}, which is not finite"
+            text = f"gave client {client + 1} the score {score!r} {value}, which is not finite"
             _refuse(name, text, "Use NaN where a client has no score.")
     return checked
 
@@ -94,7 +97,7 @@ def _probability(name: str, values: Any, client: ClientIds) -> Vector | None:
     probability = _vector(name, "probability", values, client, "chosen")
     wrong = ~((probability > 0) & (probability <= 1))
     if wrong.any():
-        text = f"gave client {client[wrong][0]} the probability {probability[wrong][0]}"
+        text = f"gave client {client[wrong][0] + 1} the probability {probability[wrong][0]}"
         _refuse(name, text, "It must be above 0 and at most 1.")
     return probability
 
@@ -105,7 +108,7 @@ def _weight(name: str, values: Any, client: ClientIds) -> Vector | None:
     weight = _vector(name, "weight", values, client, "chosen")
     wrong = ~(np.isfinite(weight) & (weight >= 0))
     if wrong.any():
-        text = f"gave client {client[wrong][0]} the weight {weight[wrong][0]}"
+        text = f"gave client {client[wrong][0] + 1} the weight {weight[wrong][0]}"
         _refuse(name, text, "It must be finite and not below 0.")
     if len(weight) and not 0 < weight.sum() < np.inf:
         _refuse(name, f"gave weights whose sum is {weight.sum()}", "Their sum must be finite and above 0.")

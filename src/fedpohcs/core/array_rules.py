@@ -21,7 +21,7 @@ class BadReplyError(Exception):
         self.array = array
 
 
-class Expected(NamedTuple):
+class ArrayRule(NamedTuple):
     """Type, shape and range of an array."""
 
     dtype: Any
@@ -32,7 +32,7 @@ class Expected(NamedTuple):
     optional: bool = False  # the array may be missing
 
 
-BOUNDED = Expected(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN)
+BOUNDED = ArrayRule(NUMBER, low=-LARGEST_RETURN, high=LARGEST_RETURN)
 
 
 class Violation(NamedTuple):
@@ -43,7 +43,7 @@ class Violation(NamedTuple):
     rows: NDArray[np.bool_]
 
 
-def check_names(received: Mapping[str, Any], expected: Mapping[str, Expected]) -> None:
+def check_names(received: Mapping[str, Any], expected: Mapping[str, ArrayRule]) -> None:
     """Refuse a reply with a missing or an additional array."""
     missing = sorted(name for name, rule in expected.items() if name not in received and not rule.optional)
     extra = sorted(received.keys() - expected.keys())
@@ -51,13 +51,13 @@ def check_names(received: Mapping[str, Any], expected: Mapping[str, Expected]) -
         raise BadReplyError("names", f"lacks {missing[:3]} and brings {extra[:3]}")
 
 
-def check_array(name: str, array: np.ndarray, rule: Expected) -> None:
+def check_array(name: str, array: np.ndarray, rule: ArrayRule) -> None:
     """Refuse an array that is not as expected."""
     for violation in violations(array[None], rule):
         raise BadReplyError(violation.rule, violation.text, name)
 
 
-def violations(rows: np.ndarray, rule: Expected) -> Iterator[Violation]:
+def violations(rows: np.ndarray, rule: ArrayRule) -> Iterator[Violation]:
     """Rules that an array breaks, where every client sent one row of it."""
     everybody = np.ones(len(rows), bool)
     if rows.dtype != rule.dtype:
