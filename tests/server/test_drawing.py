@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -11,6 +11,7 @@ from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
 SIZES = arrays(np.float64, st.integers(1, 12), elements=st.just(0.0) | st.floats(1e-6, 1e6))
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 14))
 def test_probabilities_sum_to_the_number_and_are_proportional_where_none_is_full(size, number) -> None:
     probability = inclusion_probabilities(size, number)
@@ -39,6 +40,7 @@ def test_probabilities_worked_by_hand(size: list[float], number: int, expected: 
     np.testing.assert_allclose(inclusion_probabilities(np.array(size, float), number), expected)
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 12), st.integers(0, 2**32))
 def test_as_many_different_clients_are_drawn_as_the_probabilities_sum_to(size, number, seed) -> None:
     probability = inclusion_probabilities(size, number)
