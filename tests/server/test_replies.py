@@ -201,7 +201,10 @@ def empty_table(fill: AdvantagePredictor | None) -> WeightedAdvantage:
 MISFITS = {
     "another width": (table(fill=predictor(width=3)), "weighted_advantage/fill/pair_centre"),
     "no states but pairs": (table(fill=predictor(num_states=0)), "weighted_advantage/fill/state_key"),
-    "neither states nor pairs": (empty_table(predictor(num_pairs=0, num_states=0)), "weighted_advantage/fill/state_key"),
+    "neither states nor pairs": (
+        empty_table(predictor(num_pairs=0, num_states=0)),
+        "weighted_advantage/fill/state_key",
+    ),
 }
 
 
