@@ -55,7 +55,9 @@ def render_page(data: dict[str, Any], title: str) -> str:
     parts = {
         "style": (page / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        "data": to_json(data).replace("</", "<\\/"),  # otherwise the text could end the script element
+        "data": to_json(data).replace(
+            "<", "\\u003c"
+        ),  # otherwise a text could end the script element or begin a comment
         "title": escape(title),
     }
     first, *rest = (page / "report.html").read_text(encoding="utf-8").split("{{")
@@ -79,7 +81,7 @@ def report_data(
         "lastRounds": LAST_ROUNDS,
         "clocks": list(CLOCKS),
         "labels": list(dict.fromkeys(group.label for group in groups)),
-        "started": min((run.origin["started"] for group in groups for run in group.runs), default=None),
+        "started": min((str(run.origin.get("started", "")) for group in groups for run in group.runs), default=None),
         "panels": [_panel(world, level, members, thresholds) for (world, level), members in panels.items()],
     }
 
