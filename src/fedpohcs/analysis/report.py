@@ -178,7 +178,9 @@ def _scores(run: Run) -> dict[str, str]:
         rows = is_score & (table["metric"] == metric)
         values = np.full(len(places), np.nan, np.float32)
         keys = zip(table["round"][rows].tolist(), table["client"][rows].tolist(), strict=True)
-        values[[places[key] for key in keys]] = table["value"][rows]
+        for key, value in zip(keys, table["value"][rows], strict=True):
+            if key in places:  # otherwise the two tables contradict each other
+                values[places[key]] = value
         scores[metric] = _encode(values, "<f4")
     return scores
 

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import warnings
@@ -46,7 +47,8 @@ class Checkpoint(NamedTuple):
     state: Any  # named tuples, tuples, lists, dicts, None, numbers, text and arrays
 
 
-MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, MemoryError)
+PLAIN_TYPE = re.compile(rf"[<>|][{PLAIN_KINDS}]\d{{1,3}}")  # of an array, as NumPy writes it
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What Python raises for content that is not as it was written, although its checksum fits: anybody can compute one."""
 
 
@@ -86,7 +88,7 @@ def _read_arrays(described: Sequence[tuple[str, Sequence[int]]], raw: bytes) -> 
     arrays, start = [], 0
     for dtype, shape in described:
         count = math.prod(shape)
-        if np.dtype(dtype).kind not in PLAIN_KINDS or min(shape, default=0) < 0:
+        if not PLAIN_TYPE.fullmatch(dtype) or min(shape, default=0) < 0:
             raise ValueError("an array holds no plain numbers")
         arrays.append(
             np.frombuffer(raw, dtype, count, start).reshape(shape).copy() if count else np.empty(shape, dtype)
@@ -120,6 +122,8 @@ def _weight_bytes(head: dict[str, Any]) -> float:
         raise ValueError("there is no state of the server")
     used = _find(server["fields"][ServerState._fields.index("params")], {"array"})
     shapes = [head["arrays"][node["fields"]] for node in used]
+    if not all(PLAIN_TYPE.fullmatch(kind) for kind, _ in shapes):
+        raise ValueError("an array holds no plain numbers")
     return float(sum(np.dtype(kind).itemsize * math.prod(shape) for kind, shape in shapes))
 
 

@@ -25,7 +25,10 @@ import numpy as np
 SMALLEST_STD = 1e-6
 """Observations that vary less than this are only centred, as in training."""
 PLAIN_KINDS = "biufU"  # truth values, numbers and text
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
+UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError, OverflowError),
+)
 """What Python raises for an archive that is damaged or of another kind; `OSError` for a place before its beginning."""
 
 
