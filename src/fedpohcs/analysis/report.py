@@ -55,9 +55,7 @@ def render_page(data: dict[str, Any], title: str) -> str:
     parts = {
         "style": (page / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        "data": to_json(data).replace(
-            "<", "\\u003c"
-        ),  # otherwise a text could end the script element or begin a comment
+        "data": to_json(data).replace("<", "\\u003c"),  # which could end the script element, or begin a comment in it
         "title": escape(title),
     }
     first, *rest = (page / "report.html").read_text(encoding="utf-8").split("{{")

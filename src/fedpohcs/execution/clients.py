@@ -258,11 +258,13 @@ class LocalExecutor(ABC):
         return known and same_form(snapshot.state, take_clients(self.state, self.members))
 
     def _is_playable(self, order: Any) -> bool:
-        if not isinstance(order, PlayOrder) or np.asarray(order.clients).dtype.kind not in "iu":
+        if not (
+            isinstance(order, PlayOrder) and isinstance(order.clients, np.ndarray) and order.clients.dtype.kind in "iu"
+        ):
             return False
         numbers = (order.purpose, order.round_number, order.episodes, order.steps_per_episode or 1)
         counts = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers) and order.episodes > 0
-        members = np.isin(order.clients, self.members).all()
+        members = bool(np.isin(order.clients, self.members).all())
         like = take_clients(self.state.filters, order.clients) if members else None
         return counts and members and same_form((order.params, order.filters), (self.initial_params(), like))
 
