@@ -133,6 +133,7 @@ def test_json_of_40_levels_is_refused_though_python_can_read_it(run: Path, capsy
 def test_an_origin_without_facts_is_reported_all_the_same(text: str, run: Path, tmp_path: Path) -> None:
     (run / "origin.json").write_text(text)
     assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
+    assert report_data(load_groups([run]))["started"] is None
 
 
 BAD_TOML = {

@@ -79,9 +79,15 @@ def report_data(
         "lastRounds": LAST_ROUNDS,
         "clocks": list(CLOCKS),
         "labels": list(dict.fromkeys(group.label for group in groups)),
-        "started": min((str(run.origin.get("started", "")) for group in groups for run in group.runs), default=None),
+        "started": min((start for group in groups for run in group.runs if (start := _start(run))), default=None),
         "panels": [_panel(world, level, members, thresholds) for (world, level), members in panels.items()],
     }
+
+
+def _start(run: Run) -> str:
+    """When the run began, as its folder says; "" if it does not."""
+    start = run.origin.get("started")
+    return start if isinstance(start, str) else ""
 
 
 def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence[float] | None) -> dict[str, Any]:
