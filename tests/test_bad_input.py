@@ -225,6 +225,17 @@ def test_a_run_of_more_clients_than_can_be_is_refused(
     assert "federation.num_clients (=1" in complaint(capsys, "table", run)
 
 
+def test_a_small_folder_cannot_announce_returns_that_fill_the_memory(make_run: MakeRun) -> None:
+    run = make_run(rounds=3)
+    change_config(run, federation={"num_clients": 20_000})
+    load_run(run)
+    header, *_ = (run / "rounds.csv").read_text().splitlines()
+    rows = [f"{number},0.0,0.0,0.0,0.0,0,0,0,," for number in range(2000)]
+    (run / "rounds.csv").write_text("\n".join([header, *rows]) + "\n")
+    with pytest.raises(UserError, match="40000000 rounds times clients, more than"):
+        load_run(run)
+
+
 def test_rounds_without_a_row_in_timings_csv_have_no_times(run: Path) -> None:
     lines = (run / "timings.csv").read_text().splitlines()
     (run / "timings.csv").write_text("\n".join([lines[0], lines[-1]]) + "\n")

@@ -54,7 +54,8 @@ BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
 LAST_ROUNDS = 10  # over which final returns are averaged
 MOST_DIGITS = 18  # of a round
-MOST_RETURNS = 2**27  # of all rounds and clients, in memory 1 GiB
+FEW_RETURNS, RETURNS_A_ROW = 2**16, 1000  # that a run may have: of all rounds and clients, by rows of clients.csv
+MOST_RETURNS = 2**27  # in memory 1 GiB
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
 _INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
 _REPORTED_PACKAGES = ("jax", "jaxlib", "optax", "numpy", "scipy", "numba")
@@ -398,6 +399,7 @@ def load_run(path: Path) -> Run:
         timings = _by_round(_read_table(path / "timings.csv", TIMING_COLUMNS), num_rounds)
         _check_rounds(rounds, config)
         _check_clients(clients, config)
+        _check_size(num_rounds, len(clients["round"]), config)
     except (UserError, ValueError, OverflowError, OSError) as error:
         raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
     return Run(path, config, origin, _filled(rounds), clients, timings)
@@ -416,8 +418,6 @@ def _check_rounds(rounds: dict[str, NDArray[Any]], config: ExperimentConfig) -> 
     if not np.array_equal(rounds["round"], np.arange(len(rounds["round"]))):
         raise UserError("rounds.csv must have the rounds 0, 1, 2 and so on.")
     n = config.federation.num_clients
-    if len(rounds["round"]) * (n + config.federation.held_out_clients) > MOST_RETURNS:
-        raise UserError(f"rounds.csv must have at most {MOST_RETURNS} rounds times clients.")
     for name in ("mean_return", "min_return", "max_return", "weighted_return"):
         if (np.abs(rounds[name]) > LARGEST_RETURN).any():
             raise UserError(f"rounds.csv must have no {name} beyond {LARGEST_RETURN:g}.")
@@ -439,6 +439,16 @@ def _check_clients(clients: dict[str, NDArray[Any]], config: ExperimentConfig) -
         raise UserError(f"clients.csv names client {wrong}, but the config has {n} clients and {held_out} held out.")
     if (clients["round"] < 0).any():
         raise UserError("clients.csv must have no round below 0.")
+
+
+def _check_size(num_rounds: int, num_rows: int, config: ExperimentConfig) -> None:
+    """Refuse a small folder that announces so many clients and rounds that its returns would fill the memory."""
+    announced = num_rounds * (config.federation.num_clients + config.federation.held_out_clients)
+    most = min(MOST_RETURNS, FEW_RETURNS + RETURNS_A_ROW * num_rows)
+    if announced > most:
+        raise UserError(
+            f"it has {announced} rounds times clients, more than {most} for {num_rows} rows of clients.csv."
+        )
 
 
 def _by_round(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray[Any]]:
