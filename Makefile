@@ -7,7 +7,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 
-.PHONY: run test lint check mutants audit bench docs pins clean
+.PHONY: run test lint check mutants audit bench docs sbom pins clean
 
 run: .venv/installed  ## a small comparison: table, plot, report and a car at play in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,fedpohcs,gradient-sampling \
@@ -42,6 +42,12 @@ bench: .venv/installed-dev  ## every speed script
 docs: .venv/installed-docs  ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
+sbom: .venv/installed-sbom  ## the pinned packages as CycloneDX files, into sbom/: the core, and with every tested extra
+	mkdir -p sbom
+	set -e; for pins in requirements requirements-dev; do PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $$pins.txt \
+		--pyproject pyproject.toml --mc-type library --output-reproducible --of JSON -o sbom/$$pins.cdx.json; \
+		echo sbom/$$pins.cdx.json; done
+
 pins:  ## renew the pinned requirements, with hashes that pip checks; needs uv
 	(echo '# What the tests need, pinned: the extras are tested with the real thing. To renew: make pins'; \
 		$(COMPILE) pyproject.toml $(addprefix --extra ,$(TESTED))) > requirements.new \
@@ -52,9 +58,12 @@ pins:  ## renew the pinned requirements, with hashes that pip checks; needs uv
 	(echo '# The docs extra, pinned beside requirements.txt. To renew: make pins'; \
 		echo 'mkdocs-material>=9.5,<10' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \
 		&& mv requirements.new requirements-docs.txt
+	(echo '# The sbom extra, pinned beside requirements.txt. To renew: make pins'; \
+		echo 'cyclonedx-bom>=7,<8' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \
+		&& mv requirements.new requirements-sbom.txt
 
 clean:  ## remove what the other targets made, except runs/
-	rm -rf .venv build dist site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site sbom .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: requirements.txt pyproject.toml
@@ -73,4 +82,8 @@ clean:  ## remove what the other targets made, except runs/
 
 .venv/installed-docs: requirements-docs.txt .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
+.venv/installed-sbom: requirements-sbom.txt .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-sbom.txt
 	@touch $@

@@ -15,6 +15,7 @@ from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Evaluation, ServerState, WeightedAdvantage
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.metrics import AdvantagePredictor
+from fedpohcs.metrics.comparison import selection_metric, stack_tables
 from fedpohcs.server.replies import (
     RawArray,
     Stamp,
@@ -177,17 +178,69 @@ def test_a_bad_table_makes_its_client_silent(kind: str, position: int) -> None:
     assert [(one.client, one.phase, one.rule) for one in found.bad] == [(ASKED[position], "measure", rule)]
 
 
-def test_a_predictor_without_states_is_refused_where_there_are_pairs() -> None:
-    keys, none = np.array([2, 5, 9], np.uint64), np.empty(0)
-    single = np.zeros((3, 2), np.float32)
-    fill = AdvantagePredictor(
-        none.astype(np.uint64), none, keys, single, np.zeros((2, 4), np.float32), np.zeros(4, np.float32), np.zeros(5)
+PREDICTED = replace(ExperimentConfig(), modelling=ModellingConfig(missing="predicted"))
+
+
+def predictor(width: int = 2, num_pairs: int = 3, num_states: int = 2) -> AdvantagePredictor:
+    """A predictor of four features whose states are keys 1, 2 and so on; its pairs are all in the first."""
+    return AdvantagePredictor(
+        state_key=np.arange(1, num_states + 1, dtype=np.uint64),
+        visitation=np.ones(num_states),
+        pair_state_key=np.ones(num_pairs, np.uint64),
+        pair_centre=np.ones((num_pairs, width), np.float32),
+        frequency=np.ones((width, 4), np.float32),
+        phase=np.zeros(4, np.float32),
+        coefficient=np.ones(5),
     )
-    predicted = replace(ExperimentConfig(), modelling=ModellingConfig(missing="predicted"))
-    metrics = CandidateMetrics(ASKED, {"weighted_advantage": (table(fill=fill),) * K})
-    found = sound_metrics(metrics, ASKED, predicted, PREVIOUS)
-    assert not len(found.client)
-    assert {(bad.rule, bad.array) for bad in found.bad} == {("shape", "weighted_advantage/fill/state_key")}
+
+
+def empty_table(fill: AdvantagePredictor | None) -> WeightedAdvantage:
+    return WeightedAdvantage(np.empty(0, np.uint64), np.empty(0), fill)
+
+
+MISFITS = {
+    "another width": (table(fill=predictor(width=3)), "weighted_advantage/fill/pair_centre"),
+    "no states but pairs": (table(fill=predictor(num_states=0)), "weighted_advantage/fill/state_key"),
+    "neither states nor pairs": (
+        empty_table(predictor(num_pairs=0, num_states=0)),
+        "weighted_advantage/fill/state_key",
+    ),
+}
+
+
+@pytest.mark.parametrize("position", range(K))
+@pytest.mark.parametrize("kind", MISFITS)
+def test_a_predictor_that_fits_no_other_makes_its_client_silent(kind: str, position: int) -> None:
+    bad, array = MISFITS[kind]
+    tables = tuple(bad if n == position else table(fill=predictor()) for n in range(K))
+    found = sound_metrics(CandidateMetrics(ASKED, {"weighted_advantage": tables}), ASKED, PREDICTED, PREVIOUS)
+    np.testing.assert_array_equal(found.client, np.delete(ASKED, position))
+    assert [(one.client, one.rule, one.array) for one in found.bad] == [(ASKED[position], "shape", array)]
+
+
+def test_the_width_of_a_reply_that_is_bad_already_counts_for_nothing() -> None:
+    nan, sound_table = np.full(3, np.nan), table(fill=predictor())
+    bad = table(value=nan, fill=predictor(width=3))
+    tables = (bad, bad, sound_table, table(fill=predictor(width=3)), sound_table, bad)
+    found = sound_metrics(CandidateMetrics(ASKED, {"weighted_advantage": tables}), ASKED, PREDICTED, PREVIOUS)
+    assert found.client.tolist() == [ASKED[2], ASKED[4]]
+
+
+def test_a_client_that_has_seen_nothing_sends_no_predictor_and_is_sound() -> None:
+    tables = (empty_table(None), *(table(fill=predictor()) for _ in range(K - 1)))
+    found = sound_metrics(CandidateMetrics(ASKED, {"weighted_advantage": tables}), ASKED, PREDICTED, PREVIOUS)
+    assert len(found.client) == K and not found.bad
+
+
+@pytest.mark.parametrize("name", ["visitation", "pair_centre", "frequency", "phase", "coefficient"])
+def test_a_predictor_whose_products_overflow_predicts_nothing_absurd(name: str) -> None:
+    array = getattr(predictor(), name)
+    huge = predictor()._replace(**{name: np.full_like(array, 0.9 * np.finfo(array.dtype).max)})
+    others = [table(pair=np.array([1, 5, 8 + n % 2], np.uint64), fill=predictor()) for n in range(K - 1)]
+    tables = (table(fill=huge), *others)
+    found = sound_metrics(CandidateMetrics(ASKED, {"weighted_advantage": tables}), ASKED, PREDICTED, PREVIOUS)
+    scores = selection_metric(stack_tables(found.column("weighted_advantage")), np.ones(K))
+    assert not found.bad and np.isfinite(scores).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e13])

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.checkpoints import stored_weight_bytes
+from fedpohcs.runs.policy import array_sizes
 from fedpohcs.runs.storage import FILTER_PREFIX, Run
 
 STEP_COUNT_BYTES = RETURN_BYTES = 8
@@ -79,5 +81,8 @@ def weight_bytes(run: Run) -> float:
     stored = run.path / "policy.npz"
     if not stored.is_file():
         return stored_weight_bytes(run.path)
-    with np.load(stored) as arrays:
-        return float(sum(arrays[name].nbytes for name in arrays.files if not name.startswith(FILTER_PREFIX)))
+    try:
+        sizes = array_sizes(stored)
+    except (OSError, ValueError) as error:
+        raise UserError(f"run (={str(run.path)!r}) has a policy.npz that cannot be read: {error}") from error
+    return float(sum(size for name, size in sizes.items() if not name.startswith(FILTER_PREFIX)))

@@ -44,7 +44,7 @@ def return_by_round(groups: Sequence[Group]) -> Figure:
                 _draw_curve(axis, group, labels.index(group.label))
             if reference := reference_of(members[0].runs[0].config):
                 axis.axhline(reference.mean_return.mean(), color="0.45", linewidth=1.2, label=reference.label)
-            axis.set(title=f"{world}, {level} heterogeneity", xlabel="round")
+            axis.set(title=_text(f"{world}, {level} heterogeneity"), xlabel="round")
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.margins(x=0.01)
             _limit_bands(axis)
@@ -60,9 +60,16 @@ def _draw_curve(axis: Axes, group: Group, index: int) -> None:
     returns = group.mean_returns
     rounds = np.arange(returns.shape[1])
     colour = COLOURS[index % len(COLOURS)]
-    axis.plot(rounds, returns.mean(0), color=colour, linestyle=LINE_STYLES[index % len(LINE_STYLES)], label=group.label)
+    axis.plot(
+        rounds, returns.mean(0), color=colour, linestyle=LINE_STYLES[index % len(LINE_STYLES)], label=_text(group.label)
+    )
     if len(returns) > 1:
         axis.fill_between(rounds, *bootstrap_limits(returns), color=colour, alpha=0.18, linewidth=0)
+
+
+def _text(name: str) -> str:
+    """A name from a run folder as it is: a dollar begins a formula, an underscore hides a line from the legend."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 def _limit_bands(axis: Axes) -> None:
@@ -95,7 +102,7 @@ def _draw_participation(axis: Axes, group: Group, final: np.ndarray[Any, Any]) -
     shares = sum(run.times_selected for run in group.runs) / max(num_rounds, 1)
     clients = np.arange(1, len(final) + 1)
     axis.bar(clients, shares, color=COLOURS[5], width=0.8)
-    axis.set_title(f"{group.label} ({group.world}, {group.level})", loc="left", fontsize=10)
+    axis.set_title(_text(f"{group.label} ({group.world}, {group.level})"), loc="left", fontsize=10)
     axis.set_ylabel("selections\na round")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlim(0.2, len(final) + 0.8)

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpohcs.core.config import to_dict
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import UserError, printable
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.storage import Run, find_runs, load_run
 
 
 class Group(NamedTuple):
-    """Runs of one experiment with different seeds, in the order of the seeds."""
+    """Runs of one experiment with different seeds, in the order of the seeds. All names are printable."""
 
     world: str
     level: str
@@ -43,9 +43,9 @@ def group_runs(runs: list[Run]) -> list[Group]:
     for (world, level, method), indices in families.items():
         differing = _differing_keys([settings[index] for index in indices])
         for index in indices:
-            details = [f"{key}={settings[index][key]}" for key in differing]
+            details = [f"{key}={settings[index].get(key)}" for key in differing]
             members[world, level, " ".join([method, *details])].append(runs[index])
-    return [Group(*name, runs=_by_seed(group)) for name, group in members.items()]
+    return [Group(*map(printable, name), runs=_by_seed(group)) for name, group in members.items()]
 
 
 def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
@@ -69,8 +69,8 @@ def _by_seed(runs: list[Run]) -> tuple[Run, ...]:
 
 def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
     """Settings in which experiments differ, except the number of rounds: a longer run starts like a shorter one."""
-    compared = (key for key in settings[0] if key not in ("seed", "rounds"))
-    return [key for key in compared if any(s[key] != settings[0][key] for s in settings)]
+    compared = (key for key in dict.fromkeys(key for some in settings for key in some) if key not in ("seed", "rounds"))
+    return [key for key in compared if any(some.get(key) != settings[0].get(key) for some in settings)]
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from fedpohcs.analysis.tables import Table
+from fedpohcs.core.errors import printable
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "“": "``", "”": "''"}
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 _LATEX |= {"≥": r"$\ge$", "Δ": r"$\Delta$"}
+_MARKDOWN = {character: f"&#{ord(character)};" for character in "<&|\\`"}
 
 
 def print_tables(tables: Sequence[Table]) -> None:
@@ -19,12 +22,18 @@ def print_tables(tables: Sequence[Table]) -> None:
     if not console.is_terminal:
         console = Console(width=160)
     for table in tables:
-        rendered = RichTable(title=table.title, title_justify="left", caption=table.note, caption_justify="left")
+        title, note = _plain(table.title), _plain(table.note) if table.note else None
+        rendered = RichTable(title=title, title_justify="left", caption=note, caption_justify="left")
         for index, header in enumerate(table.headers):
-            rendered.add_column(header, justify="right" if index else "left", overflow="fold")
+            rendered.add_column(_plain(header), justify="right" if index else "left", overflow="fold")
         for row in table.rows:
-            rendered.add_row(*(cell.replace("[", r"\[") for cell in row))  # brackets are markup to Rich
+            rendered.add_row(*map(_plain, row))
         console.print(rendered, "")
+
+
+def _plain(text: str) -> Text:
+    """Text without markup or control sequences: some of it comes from run folders."""
+    return Text(printable(text))
 
 
 def print_markdown(tables: Sequence[Table]) -> None:
@@ -42,9 +51,16 @@ def to_markdown(tables: Sequence[Table]) -> str:
     blocks = []
     for table in tables:
         lines = [table.headers, ("---", *("---:" for _ in table.headers[1:])), *table.rows]
-        body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        blocks.append(f"### {table.title}\n\n{body}\n" + (f"\n{table.note}\n" if table.note else ""))
+        body = "\n".join("| " + " | ".join(map(_escape_markdown, line)) + " |" for line in lines)
+        title, note = _escape_markdown(table.title), _escape_markdown(table.note)
+        blocks.append(f"### {title}\n\n{body}\n" + (f"\n{note}\n" if note else ""))
     return "\n".join(blocks)
+
+
+def _escape_markdown(text: str) -> str:
+    """Text for Markdown without HTML, links, code or further columns. Brackets of an interval stay as they are."""
+    escaped = "".join(_MARKDOWN.get(character, character) for character in printable(text))
+    return escaped.replace("](", "]&#40;").replace("![", "&#33;[")
 
 
 def to_latex(tables: Sequence[Table]) -> str:
@@ -64,5 +80,5 @@ def to_latex(tables: Sequence[Table]) -> str:
 
 def _escape(text: str) -> str:
     """Text for LaTeX; minus signs and comparisons become mathematics."""
-    escaped = "".join(_LATEX.get(character, character) for character in text)
+    escaped = "".join(_LATEX.get(character, character) for character in printable(text))
     return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped.replace(">=", r"$\ge$"))

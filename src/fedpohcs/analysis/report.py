@@ -55,7 +55,7 @@ def render_page(data: dict[str, Any], title: str) -> str:
     parts = {
         "style": (page / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        "data": to_json(data).replace("</", "<\\/"),  # otherwise the text could end the script element
+        "data": to_json(data).replace("<", "\\u003c"),  # which could end the script element, or begin a comment in it
         "title": escape(title),
     }
     first, *rest = (page / "report.html").read_text(encoding="utf-8").split("{{")
@@ -79,9 +79,15 @@ def report_data(
         "lastRounds": LAST_ROUNDS,
         "clocks": list(CLOCKS),
         "labels": list(dict.fromkeys(group.label for group in groups)),
-        "started": min((run.origin["started"] for group in groups for run in group.runs), default=None),
+        "started": min((start for group in groups for run in group.runs if (start := _start(run))), default=None),
         "panels": [_panel(world, level, members, thresholds) for (world, level), members in panels.items()],
     }
+
+
+def _start(run: Run) -> str:
+    """When the run began, as its folder says; "" if it does not."""
+    start = run.origin.get("started")
+    return start if isinstance(start, str) else ""
 
 
 def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence[float] | None) -> dict[str, Any]:
@@ -176,7 +182,9 @@ def _scores(run: Run) -> dict[str, str]:
         rows = is_score & (table["metric"] == metric)
         values = np.full(len(places), np.nan, np.float32)
         keys = zip(table["round"][rows].tolist(), table["client"][rows].tolist(), strict=True)
-        values[[places[key] for key in keys]] = table["value"][rows]
+        for key, value in zip(keys, table["value"][rows], strict=True):
+            if key in places:  # otherwise the two tables contradict each other
+                values[places[key]] = value
         scores[metric] = _encode(values, "<f4")
     return scores
 

@@ -32,6 +32,7 @@ PAPER_ID_GROUPS = ((1, 10), (11, 20), (21, 39), (40, 50), (51, 60))
 """Client ids as the paper counts them, from 1; they apply to its sixty clients."""
 SETTLING_ROUNDS = 20
 SHARES_OF_THE_WAY = (0.5, 0.75, 0.9)
+FORMULA_STARTS = ("=", "+", "-", "@")
 Window = tuple[int, int]
 
 CLOCKS: dict[str, Callable[[Run], Vector]] = {
@@ -232,8 +233,13 @@ def to_csv(
         base = _find_reference(members, reference)
         for group in members:
             for row in _csv_rows(group, base, make_scope(members, thresholds, windows)):
-                writer.writerow((world, level, group.label, *row))
+                writer.writerow((*map(_no_formula, (world, level, group.label)), *row))
     return text.getvalue()
+
+
+def _no_formula(name: str) -> str:
+    """A name from a run folder that no spreadsheet takes for a formula."""
+    return f"'{name}" if name.startswith(FORMULA_STARTS) else name
 
 
 def _csv_rows(group: Group, base: Group | None, scope: Scope) -> Iterator[tuple[object, ...]]:
@@ -246,7 +252,7 @@ def _csv_rows(group: Group, base: Group | None, scope: Scope) -> Iterator[tuple[
     if base is not None and base is not group:
         for name, ((mean, low, high, values), p_value) in paired_difference(group, base, scope).items():
             row = (
-                base.label,
+                _no_formula(base.label),
                 name,
                 "mean difference",
                 mean,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedpohcs.cli.grid import read_progress
 from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import printable
 from fedpohcs.core.types import RoundRecord
 
 SHOWN_PHASES = ("measure", "train", "evaluate")
@@ -39,7 +40,7 @@ class ProgressDisplay:
 
     def on_start(self, config: ExperimentConfig) -> None:
         """Name the run; the first round takes longest because everything is compiled in it."""
-        self.title = f"{config.world} ({config.level}), {config.method}, seed {config.seed}"
+        self.title = printable(f"{config.world} ({config.level}), {config.method}, seed {config.seed}")
         self.total_rounds = config.rounds
         self.durations: deque[float] = deque(maxlen=ROUNDS_PER_LINE)
         self.last_round_at = self.last_shown_at = time.monotonic()

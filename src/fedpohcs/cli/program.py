@@ -17,7 +17,7 @@ from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, set
 from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.cli.theory import theory
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError, require_known
+from fedpohcs.core.errors import UserError, printable, require_known
 from fedpohcs.core.registries import PRESETS, register_plugins
 from fedpohcs.core.version import __version__
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except UserError as error:
-        print(f"fedpohcs: {error}", file=sys.stderr)
+        print(f"fedpohcs: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("fedpohcs: " + (str(stop) or "interrupted."), file=sys.stderr)

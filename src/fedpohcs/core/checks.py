@@ -7,6 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedpohcs.core.errors import require, require_known
 
+LARGEST_INTEGER = 2**62
 UNIONS = (UnionType, Union)  # Python writes some unions in the old way: those with a Literal
 
 
@@ -18,6 +19,17 @@ def check_kinds(section: str, config: Any) -> None:
         if get_origin(hint) is Literal and isinstance(value, str):
             require_known(f"{section}{name}", value, get_args(hint))
         require(_is_a(value, hint), f"{section}{name}", value, f"must be {_kind(hint)}")
+        rule = f"must lie between -{LARGEST_INTEGER} and {LARGEST_INTEGER}"
+        require(all(map(_is_small, _items(value))), f"{section}{name}", value, rule)
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value is no integer, or one that floats and arrays can hold."""
+    return not isinstance(value, int) or abs(value) <= LARGEST_INTEGER
 
 
 def _is_a(value: Any, hint: Any) -> bool:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
 from fedpohcs.core.checks import check_kinds, require_not_negative, require_positive
-from fedpohcs.core.errors import UserError, require, require_known
+from fedpohcs.core.errors import UserError, require, require_known, shown
 from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
 from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
+
+MOST_CLIENTS = 2**16 - 1  # reports hold ids of 16 bits
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class FederationConfig:
         check_kinds("federation.", self)
         n, d, k = self.num_clients, self.num_candidates, self.num_selected
         require_positive("federation.", self, "num_clients", "num_selected")
+        rule = f"must not exceed {MOST_CLIENTS}, those that are held out included"
+        require(n + self.held_out_clients <= MOST_CLIENTS, "federation.num_clients", n, rule)
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
         require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
         require(
@@ -317,7 +321,7 @@ def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str 
     for key, value in values.items():
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
-                raise UserError(f"{prefix}{key} (={value!r}) must be a table of settings.")
+                raise UserError(f"{prefix}{key} (={shown(value)}) must be a table of settings.")
             value = from_dict(value, _section_class(hints[key], value, values), f"{prefix}{key}.")
         elif isinstance(value, list):
             value = tuple(value)

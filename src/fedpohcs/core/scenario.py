@@ -4,6 +4,7 @@ A run can be read where its world is not installed. Its settings are then kept a
 """
 
 import dataclasses
+import keyword
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -56,6 +57,9 @@ def scenario_class(world: Any, values: dict[str, Any]) -> type[WorldConfig]:
 @cache
 def _unchecked_class(names: tuple[str, ...]) -> type[WorldConfig]:
     """A class per set of field names; it is cached, so that equal settings compare equal."""
+    for name in names:  # they become attributes
+        plain = name.isidentifier() and not name.startswith("_") and not keyword.iskeyword(name)
+        require(plain, "scenario.key", name, "must be a plain name")
     fields = [(name, object) for name in names]
     return dataclasses.make_dataclass("UncheckedWorldConfig", fields, bases=(WorldConfig,), frozen=True)
 

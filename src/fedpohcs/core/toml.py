@@ -5,12 +5,12 @@ import dataclasses
 import inspect
 import itertools
 import textwrap
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from fedpohcs.core.config import ExperimentConfig, from_dict
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.reading import parse_toml, read_settings
 
 
 def to_toml(config: ExperimentConfig) -> str:
@@ -27,11 +27,11 @@ def to_toml(config: ExperimentConfig) -> str:
 def read_toml(path: Path) -> ExperimentConfig:
     """The config in a file. Keys that are missing have the default of their class."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = parse_toml(read_settings(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"config (={str(path)!r}) cannot be read: {reason}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UserError(f"config (={str(path)!r}) is not TOML: {error}.") from error
     try:
         return from_dict(values)
@@ -70,8 +70,15 @@ def _literal(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + "".join(map(_character, value)) + '"'
     return repr(value)
+
+
+def _character(one: str) -> str:
+    """A character of a text in quotes; what a terminal does not print is written as its number."""
+    if one in '"\\':
+        return f"\\{one}"
+    return one if one.isprintable() else f"\\U{ord(one):08x}"
 
 
 def _help_texts(cls: type) -> dict[str, str]:

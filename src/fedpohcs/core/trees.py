@@ -32,6 +32,15 @@ def _places(tree: Any) -> list[str]:
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
 
 
+def same_form(tree: Any, other: Any) -> bool:
+    """Whether two trees have arrays of the same names, shapes and types."""
+    return _form(tree) == _form(other)
+
+
+def _form(tree: Any) -> dict[str, tuple[Any, Any]]:
+    return {name: (array.shape, array.dtype) for name, array in named_arrays(tree).items()}
+
+
 def take_clients(tree: Any, index: Any) -> Any:
     """The given rows of every leaf."""
     import jax

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import require_checkpoint
 
 if TYPE_CHECKING:
     from fedpohcs.core.types import ClientIds
@@ -34,9 +35,11 @@ def make_protected_executor(config: ExperimentConfig, *, record: bool = True, sn
     """The executor of `make_executor`, with measurements protected as `config.privacy` says."""
     if config.privacy == "none":
         return make_executor(config, record=record, snapshot=snapshot)
-    from fedpohcs.execution.private import PrivateExecutor
+    from fedpohcs.execution.private import PrivateExecutor, PrivateSnapshot
     from fedpohcs.server.round import client_weight
 
+    known = isinstance(snapshot, PrivateSnapshot) and snapshot.answers.shape == (config.federation.num_clients,)
+    require_checkpoint(snapshot is None or known, "a state of private selection")
     within: Executor = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
     return PrivateExecutor(
         with_byzantine_clients(within, config, only="table"), config, client_weight(config.federation), snapshot

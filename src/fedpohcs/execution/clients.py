@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.trajectory import Trajectory
-from fedpohcs.core.trees import finite_clients, take_clients
+from fedpohcs.core.trees import finite_clients, same_form, take_clients
 from fedpohcs.core.types import (
     NO_EXTRA,
     CandidateMetrics,
@@ -245,9 +245,28 @@ class LocalExecutor(ABC):
             raise UserError(
                 "the clients of this run keep their own state. Go on with: fedpohcs flower run --resume RUN"
             )
+        require_checkpoint(self._fits(snapshot), "a state of the clients of the config")
         self._store(self.members, **snapshot.state._asdict())
         for order in snapshot.plays:
             self._play_recorded(order)
+
+    def _fits(self, snapshot: Any) -> bool:
+        """Whether a snapshot, which may come from a file, is one of these clients."""
+        if not (isinstance(snapshot, Snapshot) and isinstance(snapshot.state, ClientState)):
+            return False
+        known = isinstance(snapshot.plays, list) and all(map(self._is_playable, snapshot.plays))
+        return known and same_form(snapshot.state, take_clients(self.state, self.members))
+
+    def _is_playable(self, order: Any) -> bool:
+        if not (
+            isinstance(order, PlayOrder) and isinstance(order.clients, np.ndarray) and order.clients.dtype.kind in "iu"
+        ):
+            return False
+        numbers = (order.purpose, order.round_number, order.episodes, order.steps_per_episode or 1)
+        counts = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers) and order.episodes > 0
+        members = bool(np.isin(order.clients, self.members).all())
+        like = take_clients(self.state.filters, order.clients) if members else None
+        return counts and members and same_form((order.params, order.filters), (self.initial_params(), like))
 
     def _play_recorded(self, order: PlayOrder) -> PlayResult:
         """Play episodes and record them for later measurements."""

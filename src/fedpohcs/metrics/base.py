@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from fedpohcs.core.array_rules import BOUNDED, ArrayRule
+from fedpohcs.core.array_rules import BOUNDED, ArrayRule, BadReplyError
 from fedpohcs.core.errors import require
 from fedpohcs.core.registries import METRICS
 from fedpohcs.core.types import ClientIds, Params, Vector
@@ -88,6 +88,12 @@ def _no_check(arrays: Arrays, config: ExperimentConfig) -> None:
     del arrays, config
 
 
+def _no_misfits(rows: Sequence[Arrays]) -> Mapping[int, BadReplyError]:
+    """No comparison of clients, for values that are used one by one."""
+    del rows
+    return {}
+
+
 def _numbers(values: Sequence[Any]) -> np.ndarray:
     return np.asarray(values, np.float64)
 
@@ -109,6 +115,7 @@ class Metric(NamedTuple):
         pack: one client's value as arrays.
         unpack: the value back.
         check: raises `BadReplyError` if arrays that keep the rules do not fit each other.
+        misfits: given the sound values of all clients, the errors of those that do not fit most others, by position.
         join: the values of all clients as a column.
         reads: what must have been played: recorded episodes, the latest returns alone, or nothing.
         hide: how privacy sends it. "number": rounded; "ticket": as a lottery ticket, by which clients are drawn in
@@ -123,6 +130,7 @@ class Metric(NamedTuple):
     pack: Callable[[Any], Arrays] = _as_single_array
     unpack: Callable[[Arrays], Any] = _from_single_array
     check: Callable[[Arrays, ExperimentConfig], None] = _no_check
+    misfits: Callable[[Sequence[Arrays]], Mapping[int, BadReplyError]] = _no_misfits
     join: Callable[[Sequence[Any]], Column] = _numbers
     reads: Literal["episodes", "returns"] | None = "episodes"
     hide: Literal["number", "ticket", "table"] | None = None

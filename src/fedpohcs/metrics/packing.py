@@ -3,7 +3,7 @@
 An array is called `METRIC` where the value is a single array, else `METRIC/ARRAY`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,13 @@ def check_value(name: str, value: Any, config: ExperimentConfig, params: Params)
     for full_name, array in arrays.items():
         check_array(full_name, array, rules[full_name])
     check_arrays([name], arrays, config)
+
+
+def misfits(name: str, values: Sequence[Any]) -> Iterator[tuple[int, BadReplyError]]:
+    """The values, by position, that keep every rule alone but do not fit those of most other clients."""
+    metric = find_metric(name)
+    for position, error in metric.misfits([metric.pack(value) for value in values]).items():
+        yield position, BadReplyError(error.rule, error.text, _full_name(name, error.array))
 
 
 def unpack_columns(names: Iterable[str], rows: list[Arrays]) -> dict[str, Column]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpohcs.core.array_rules import LARGEST_RETURN
 from fedpohcs.core.types import Vector
 from fedpohcs.metrics.cells import Keys
 from fedpohcs.metrics.model import TabularModel
@@ -46,16 +47,18 @@ def fit_predictor(model: TabularModel, visitation: Vector, advantage: Vector) ->
 
 
 def predict(predictor: AdvantagePredictor, state_key: Keys, centre: NDArray[np.float32]) -> Vector:
-    """D(s) times the predicted A(s,a) at the given pairs; 0 where the client never visited the state, as D is 0."""
+    """D(s) times the predicted A(s,a) at the given pairs; 0 where D(s) is, and where the prediction is absurd."""
     place = np.searchsorted(predictor.state_key, state_key).clip(max=len(predictor.state_key) - 1)
     known = np.flatnonzero(predictor.state_key[place] == state_key)
     value = np.zeros(len(state_key))
     for begin in range(0, len(known), _ROWS_AT_ONCE):
         some = known[begin : begin + _ROWS_AT_ONCE]
-        features = _features(centre[some], predictor.frequency, predictor.phase)
-        advantage = features @ predictor.coefficient[:-1].astype(np.float32) + predictor.coefficient[-1]
-        value[some] = predictor.visitation[place[some]] * advantage
-    return value
+        with np.errstate(over="ignore", invalid="ignore"):
+            features = _features(centre[some], predictor.frequency, predictor.phase)
+            advantage = features @ predictor.coefficient[:-1].astype(np.float32) + predictor.coefficient[-1]
+            value[some] = predictor.visitation[place[some]] * advantage
+    # Every array of a predictor may be finite and its product not, or the centre of a pair, which another client sent.
+    return np.where(np.abs(value) <= LARGEST_RETURN, value, 0.0)
 
 
 def _random_features(centre: NDArray[np.float32], *, discrete: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,14 +133,27 @@ def check_table(arrays: Arrays, *, predicted: bool = False) -> None:
         if name in arrays and len(arrays[name]) != len(arrays[other]):
             raise BadReplyError("shape", f"and {other} of the table have different lengths", name)
     if "fill/phase" in arrays:
-        if len(arrays["pair"]) and not len(arrays["fill/state_key"]):
-            raise BadReplyError("shape", "is empty, but there are pairs", "fill/state_key")
+        if not len(arrays["fill/state_key"]):
+            raise BadReplyError("shape", "is empty: who visited no state sends no predictor", "fill/state_key")
         width, features = arrays["fill/pair_centre"].shape[1], len(arrays["fill/phase"])
         if arrays["fill/frequency"].shape != (width, features) or len(arrays["fill/coefficient"]) != features + 1:
             raise BadReplyError("shape", "does not fit the other arrays of the table", "fill/frequency")
     for name in ("pair", "fill/state_key"):
         if name in arrays and (arrays[name][1:] <= arrays[name][:-1]).any():
             raise BadReplyError("order", "does not ascend", name)
+
+
+def other_widths(tables: Sequence[Arrays]) -> dict[int, BadReplyError]:
+    """Predictors with another number of inputs than most have: they cannot predict for the pairs of the others."""
+    name = "fill/pair_centre"
+    widths = {position: arrays[name].shape[1] for position, arrays in enumerate(tables) if name in arrays}
+    counts = Counter(widths.values())
+    common = max(sorted(counts), key=lambda width: counts[width], default=0)
+    return {
+        position: BadReplyError("shape", f"has {width} inputs, those of most others have {common}", name)
+        for position, width in widths.items()
+        if width != common
+    }
 
 
 def _rules(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
@@ -163,6 +177,7 @@ WEIGHTED_ADVANTAGE = Metric(
     pack_table,
     unpack_table,
     _check,
+    other_widths,
     join=tuple,
     hide="table",
     compile_ahead=_compile_ahead,

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import warnings
@@ -25,6 +26,7 @@ from fedpohcs.core.files import replace_file
 from fedpohcs.core.moved import new_name
 from fedpohcs.core.registries import STORED_TYPES
 from fedpohcs.core.types import ServerState
+from fedpohcs.runs.policy import PLAIN_KINDS
 
 FORMAT = "fedpohcs-checkpoint-1"
 NUM_KEPT = 3
@@ -50,6 +52,11 @@ class Checkpoint(NamedTuple):
     state: Any  # named tuples, tuples, lists, dicts, None, numbers, text and arrays
 
 
+PLAIN_TYPE = re.compile(rf"[<>|][{PLAIN_KINDS}]\d{{1,3}}")  # of an array, as NumPy writes it
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What Python raises for content that is not as it was written, although its checksum fits: anybody can compute one."""
+
+
 class DamagedError(Exception):
     """A file whose content differs from what was written."""
 
@@ -73,13 +80,32 @@ def from_bytes(data: bytes) -> Checkpoint:
     if words[2] != str(len(body)) or words[1] != hashlib.sha256(body).hexdigest():
         raise DamagedError("is cut off or altered")
     text, _, raw = body.partition(b"\n")
-    head = json.loads(text)
+    try:
+        head = json.loads(text)
+        state = _unpack(head["state"], _read_arrays(head["arrays"], raw))
+        return _checked(Checkpoint(head["round"], head["config"], state))
+    except MALFORMED as error:
+        raise DamagedError(f"has no sound content ({type(error).__name__})") from error
+
+
+def _read_arrays(described: Sequence[tuple[str, Sequence[int]]], raw: bytes) -> list[np.ndarray]:
+    """The arrays one after the other, of plain numbers alone."""
     arrays, start = [], 0
-    for dtype, shape in head["arrays"]:
-        count = int(np.prod(shape, dtype=int))
-        arrays.append(np.frombuffer(raw, dtype, count, start).reshape(shape).copy())
+    for dtype, shape in described:
+        count = math.prod(shape)
+        if not PLAIN_TYPE.fullmatch(dtype) or min(shape, default=0) < 0:
+            raise ValueError("an array holds no plain numbers")
+        arrays.append(
+            np.frombuffer(raw, dtype, count, start).reshape(shape).copy() if count else np.empty(shape, dtype)
+        )
         start += arrays[-1].nbytes
-    return Checkpoint(head["round"], head["config"], _unpack(head["state"], arrays))
+    return arrays
+
+
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    if type(checkpoint.round) is not int or not isinstance(checkpoint.config, dict):
+        raise ValueError("a checkpoint needs a round and a config")
+    return checkpoint
 
 
 def stored_weight_bytes(folder: Path) -> float:
@@ -89,13 +115,21 @@ def stored_weight_bytes(folder: Path) -> float:
             with path.open("rb") as file:
                 file.readline()
                 head = json.loads(file.readline())
-        except (OSError, ValueError):  # being replaced, or damaged; the previous checkpoint has the same size
+            return _weight_bytes(head)
+        except (OSError, *MALFORMED):  # being replaced, or damaged; the previous checkpoint has the same size
             continue
-        for server in _find(head["state"], SERVER_STATE_NAMES):
-            used = _find(server["fields"][ServerState._fields.index("params")], {"array"})
-            shapes = [head["arrays"][node["fields"]] for node in used]
-            return float(sum(np.dtype(kind).itemsize * math.prod(shape) for kind, shape in shapes))
     return math.nan
+
+
+def _weight_bytes(head: dict[str, Any]) -> float:
+    server = next(_find(head["state"], SERVER_STATE_NAMES), None)
+    if server is None:
+        raise ValueError("there is no state of the server")
+    used = _find(server["fields"][ServerState._fields.index("params")], {"array"})
+    shapes = [head["arrays"][node["fields"]] for node in used]
+    if not all(PLAIN_TYPE.fullmatch(kind) for kind, _ in shapes):
+        raise ValueError("an array holds no plain numbers")
+    return float(sum(np.dtype(kind).itemsize * math.prod(shape) for kind, shape in shapes))
 
 
 def _find(tree: Any, kinds: Container[str]) -> Iterator[dict[str, Any]]:
@@ -165,7 +199,7 @@ def _named_tuple(name: str) -> Callable[..., Any]:
     for part in path.split("."):
         kind = getattr(kind, part, None)
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
-        raise UserError(f"checkpoint names the type {name}, which this program does not know.")
+        raise UserError(f"checkpoint names the type {name!r}, which this program does not know.")
     return kind
 
 
@@ -215,7 +249,11 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
 
 def _check_config(path: Path, stored: dict[str, Any], config: ExperimentConfig) -> None:
     # Settings that came later than the checkpoint were at their default, and old keys have present names.
-    wanted, found = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, from_dict(stored)))
+    try:
+        known = from_dict(stored)
+    except (UserError, TypeError, ValueError) as error:
+        raise UserError(f"checkpoint (={str(path)!r}) has a config that cannot be read: {error}") from error
+    wanted, found = (flatten(json.loads(json.dumps(to_dict(c)))) for c in (config, known))
     differing = [
         f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} here)"
         for key in sorted(wanted.keys() | found.keys())

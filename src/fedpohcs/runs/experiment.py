@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
-from fedpohcs.core.errors import require, require_known
+from fedpohcs.core.errors import require, require_checkpoint, require_known
 from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
+from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, read_from
@@ -192,8 +193,18 @@ def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Trainin
     """The training at the newest valid checkpoint; from the start if there is none."""
     configure_jax(folder.config.groups)
     checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
-    folder.cut_after(checkpoint.round if checkpoint else -1)
-    return Training(folder.config, checkpoint.state if checkpoint else None, make_clients)
+    if checkpoint is None:
+        folder.cut_after(-1)
+        return Training(folder.config, None, make_clients)
+    saved = checkpoint.state
+    form = (
+        isinstance(saved, RunState) and isinstance(saved.server, ServerState) and saved.server.round == checkpoint.round
+    )
+    require_checkpoint(form, "the state of a server in that round")
+    training = Training(folder.config, saved, make_clients)
+    require_checkpoint(same_form(saved.server.params, training.executor.initial_params()), "a policy of the config")
+    folder.cut_after(checkpoint.round)
+    return training
 
 
 def _run_all(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.core.errors import UserError, require
-from fedpohcs.runs.policy import Policy, from_arrays
+from fedpohcs.runs.policy import Policy, from_arrays, read_arrays
 from fedpohcs.runs.storage import FILTER_PREFIX, read_config
 
 ONNX_OPSET, ONNX_IR = 13, 8
@@ -32,7 +32,7 @@ def export_policy(run: Path, path: Path, client: int | None = None) -> None:
         wanted["about"] = np.array(json.dumps(about))
         _write(path, lambda file: np.savez(file, **wanted))
     else:
-        policy = from_arrays(arrays, about)
+        policy = _policy(run, arrays, about)
         if policy.filter_mean is not None:
             number = len(policy.filter_mean)
             known = client is not None and client < number
@@ -49,8 +49,7 @@ def read_policy(run: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not stored.is_file():
         raise UserError(f"run (={str(run)!r}) has no policy.npz: it is not finished.")
     try:
-        with np.load(stored) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+        found = read_arrays(stored)
     except (OSError, ValueError) as error:
         raise UserError(f"run (={str(run)!r}) has a policy.npz that cannot be read: {error}") from error
     filtered = config.learner.filter_observations
@@ -66,7 +65,14 @@ def read_policy(run: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def load_run_policy(run: Path) -> Policy:
     """The policy of a run folder."""
-    return from_arrays(*read_policy(run))
+    return _policy(run, *read_policy(run))
+
+
+def _policy(run: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
+    try:
+        return from_arrays(arrays, about)
+    except ValueError as error:
+        raise UserError(f"run (={str(run)!r}) has a policy.npz that cannot be used: {error}.") from error
 
 
 def _write(path: Path, write: Any) -> None:

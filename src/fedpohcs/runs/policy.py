@@ -9,15 +9,27 @@ running statistics, which are part of the file.
 """
 
 import json
+import math
+import os
+import struct
 import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 SMALLEST_STD = 1e-6
 """Observations that vary less than this are only centred, as in training."""
+PLAIN_KINDS = "biufU"  # truth values, numbers and text
+UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError, OverflowError),
+)
+"""What Python raises for an archive that is damaged or of another kind; `OSError` for a place before its beginning."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +91,81 @@ class Policy:
 
 
 def load_policy(path: str | PathLike[str]) -> Policy:
-    """Read a file that `fedpohcs export` wrote. Warns if a policy that needs filters has none."""
-    with np.load(path) as arrays:
-        if "about" not in arrays.files:
-            raise ValueError(f"{path} is not an exported policy. Make one: fedpohcs export RUN policy.npz")
-        stored = {name: arrays[name] for name in arrays.files}
-    return from_arrays(stored, json.loads(str(stored["about"])))
+    """Read a file that `fedpohcs export` wrote, or raise `ValueError`. Warns if needed filters are missing."""
+    stored = read_arrays(path)
+    if "about" not in stored:
+        raise ValueError(f"{path} is not an exported policy. Make one: fedpohcs export RUN policy.npz")
+    try:
+        about = json.loads(str(stored["about"]))
+    except RecursionError as error:
+        raise ValueError("its description is nested too deeply") from error
+    if not isinstance(about, dict):
+        raise ValueError("its description is no JSON object")
+    return from_arrays(stored, about)
+
+
+def read_arrays(path: str | PathLike[str]) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; `ValueError` if it is none, or if it would take more memory than it has bytes."""
+    return _read_members(path, lambda file: np.lib.format.read_array(file, allow_pickle=False))
+
+
+def array_sizes(path: str | PathLike[str]) -> dict[str, int]:
+    """The bytes of every array of an .npz file, from their headers alone; `ValueError` as for `read_arrays`."""
+    return {name: size for name, (_, size) in _read_members(path, _read_header).items()}
+
+
+def _read_members(path: str | PathLike[str], read: Callable[[IO[bytes]], Any]) -> dict[str, Any]:
+    """What `read` finds in each member, after the headers of all were checked."""
+    with open(path, "rb") as whole:
+        try:
+            with zipfile.ZipFile(whole) as archive:
+                members = archive.infolist()
+                _check_sizes(members, os.fstat(whole.fileno()).st_size)
+                for member in members:
+                    with archive.open(member) as file:
+                        _check_header(member, *_read_header(file), file.tell())
+                return {member.filename.removesuffix(".npy"): _opened(archive, member, read) for member in members}
+        except UNREADABLE as error:
+            raise ValueError(f"it is not a sound .npz file: {error}") from error
+
+
+def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo, read: Callable[[IO[bytes]], Any]) -> Any:
+    with archive.open(member) as file:
+        return read(file)
+
+
+def _check_sizes(members: list[zipfile.ZipInfo], size: int) -> None:
+    """Refuse a file that expands. Policies are stored without compression, so no sound one does."""
+    expanded = sum(member.file_size for member in members)
+    if expanded > size:
+        raise ValueError(f"its arrays have {expanded} bytes, more than the {size} of the file")
+
+
+def _read_header(file: IO[bytes]) -> tuple[np.dtype[Any], int]:
+    """Type and bytes of the array that a file in NumPy's format announces."""
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"an array has format {version}, not (1, 0)")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return dtype, math.prod(shape) * dtype.itemsize
+
+
+def _check_header(member: zipfile.ZipInfo, dtype: np.dtype[Any], size: int, begin: int) -> None:
+    if dtype.kind not in PLAIN_KINDS or dtype.names is not None:
+        raise ValueError(f"{member.filename} is of type {dtype}")
+    if begin + size != member.file_size:
+        raise ValueError(f"{member.filename} announces {size} bytes and has {member.file_size - begin}")
 
 
 def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
     """The policy whose arrays have the names that a run's `policy.npz` gives them."""
-    count = sum(name.startswith("policy/layers/") and name.endswith("/kernel") for name in arrays)
+    _check_policy(arrays)
+    count = _num_layers(arrays)
     layers = [tuple(arrays[f"policy/layers/{i}/{part}"] for part in ("kernel", "bias")) for i in range(count)]
     mean = std = None
     if about.get("filtered") and "filters/mean" in arrays:
         mean = arrays["filters/mean"]
-        std = np.sqrt(arrays["filters/variance"])
+        std = np.sqrt(np.maximum(arrays["filters/variance"], 0))
         std = np.where(std > SMALLEST_STD, std, 1).astype(mean.dtype)
     elif about.get("filtered"):
         warnings.warn(
@@ -103,3 +174,33 @@ def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
             stacklevel=3,
         )
     return Policy(tuple((kernel, bias) for kernel, bias in layers), arrays["policy/log_std"], about, mean, std)
+
+
+def _num_layers(arrays: dict[str, np.ndarray]) -> int:
+    return sum(name.startswith("policy/layers/") and name.endswith("/kernel") for name in arrays)
+
+
+def _check_policy(arrays: dict[str, np.ndarray]) -> None:
+    """Refuse arrays that are missing, hold no numbers, or do not fit each other."""
+    count = _num_layers(arrays)
+    wanted = [f"policy/layers/{index}/{part}" for index in range(count) for part in ("kernel", "bias")]
+    wanted += ["policy/log_std", *(["filters/variance"] if "filters/mean" in arrays else [])]
+    missing = [name for name in wanted if name not in arrays]
+    if missing or not count:
+        raise ValueError(f"it holds no tanh policy: it lacks {', '.join(missing) or 'every layer'}")
+    if any(
+        arrays[name].dtype.kind != "f" for name in [*wanted, *(["filters/mean"] if "filters/mean" in arrays else [])]
+    ):
+        raise ValueError("its arrays are not all of floating-point numbers")
+    width: int | None = None
+    for index in range(count):
+        kernel, bias = arrays[f"policy/layers/{index}/kernel"], arrays[f"policy/layers/{index}/bias"]
+        if kernel.ndim != 2 or bias.shape != kernel.shape[1:] or width not in (None, kernel.shape[0]):
+            raise ValueError(f"layer {index} of its policy does not fit the others")
+        width = kernel.shape[1]
+    if arrays["policy/log_std"].shape not in ((0,), (width,)):
+        raise ValueError("its log_std does not fit the actions")
+    if "filters/mean" in arrays:
+        mean, observed = arrays["filters/mean"], arrays["policy/layers/0/kernel"].shape[0]
+        if mean.ndim != 2 or mean.shape != arrays["filters/variance"].shape or mean.shape[1] != observed:
+            raise ValueError("its filters do not fit the observations")

@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpohcs.core.array_rules import LARGEST_RETURN
 from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
+from fedpohcs.core.reading import parse_json_object, read_settings
 from fedpohcs.core.types import RoundRecord, Vector
 from fedpohcs.core.version import __version__
 
@@ -51,6 +53,9 @@ FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
 BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
 LAST_ROUNDS = 10  # over which final returns are averaged
+MOST_DIGITS = 18  # of a round
+FEW_RETURNS, RETURNS_A_ROW = 2**16, 1000  # that a run may have: of all rounds and clients, by rows of clients.csv
+MOST_RETURNS = 2**27  # in memory 1 GiB
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
 _INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
 _REPORTED_PACKAGES = ("jax", "jaxlib", "optax", "numpy", "scipy", "numba")
@@ -139,17 +144,26 @@ class RunFolder:
 
     def last_round(self) -> int:
         """The last round that is complete; -1 if there is none."""
-        ends = _round_ends((self.path / "rounds.csv").read_bytes())
+        ends = _round_ends(self._table_bytes("rounds"))
         return max(ends, default=-1)
 
     def cut_after(self, round_number: int) -> None:
         """Delete the rows of later rounds, which are run again."""
         for name in TABLES:
-            path = self.path / f"{name}.csv"
-            data = path.read_bytes()
+            data = self._table_bytes(name)
             ends = _round_ends(data)
             header = data.find(b"\n") + 1
-            os.truncate(path, max((end for number, end in ends.items() if number <= round_number), default=header))
+            os.truncate(
+                self.path / f"{name}.csv",
+                max((end for number, end in ends.items() if number <= round_number), default=header),
+            )
+
+    def _table_bytes(self, table: str) -> bytes:
+        try:
+            return (self.path / f"{table}.csv").read_bytes()
+        except OSError as error:
+            reason = f"{table}.csv cannot be read: {error.strerror}."
+            raise UserError(f"run (={str(self.path)!r}) cannot go on: {reason}") from error
 
     def save_policy(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the named arrays of a policy, and of the clients' filters, to `policy.npz`."""
@@ -177,7 +191,7 @@ def _round_ends(data: bytes) -> dict[int, int]:
     for line in data.splitlines(keepends=True):
         place += len(line)
         number, _, _ = line.partition(b",")
-        if number.isdigit() and line.endswith(b"\n"):
+        if number.isdigit() and len(number) <= MOST_DIGITS and line.endswith(b"\n"):
             ends[int(number)] = place
     return ends
 
@@ -366,9 +380,9 @@ def read_config(path: Path) -> ExperimentConfig:
     if not is_run(path):
         raise UserError(f"run (={str(path)!r}) is not a run folder: it lacks config.json, origin.json or rounds.csv.")
     try:
-        return from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        return from_dict(parse_json_object(read_settings(path / "config.json")))
     except (UserError, ValueError, TypeError, OSError) as error:
-        raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
+        raise UserError(f"run (={str(path)!r}) cannot be read: config.json: {error}") from error
 
 
 def load_run(path: Path) -> Run:
@@ -376,16 +390,74 @@ def load_run(path: Path) -> Run:
     path = Path(path)
     config = read_config(path)
     try:
-        origin = json.loads((path / "origin.json").read_text(encoding="utf-8"))
+        origin = _read_origin(path / "origin.json")
         rounds = _read_table(path / "rounds.csv", ROUND_COLUMNS)
-        clients = _read_table(path / "clients.csv", CLIENT_COLUMNS)
-        timings = _read_table(path / "timings.csv", TIMING_COLUMNS)
-    except (UserError, ValueError, OSError) as error:
+        num_rounds = len(rounds["round"])
+        if num_rounds == 0:
+            raise UserError("it holds no rounds yet.")
+        clients = _until(_read_table(path / "clients.csv", CLIENT_COLUMNS), num_rounds)
+        timings = _by_round(_read_table(path / "timings.csv", TIMING_COLUMNS), num_rounds)
+        _check_rounds(rounds, config)
+        _check_clients(clients, config)
+        _check_size(num_rounds, len(clients["round"]), config)
+    except (UserError, ValueError, OverflowError, OSError) as error:
         raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
-    num_rounds = len(rounds["round"])
-    if num_rounds == 0:
-        raise UserError(f"run (={str(path)!r}) holds no rounds yet.")
-    return Run(path, config, origin, _filled(rounds), _until(clients, num_rounds), _until(timings, num_rounds))
+    return Run(path, config, origin, _filled(rounds), clients, timings)
+
+
+def _read_origin(path: Path) -> dict[str, Any]:
+    """What `describe_origin` wrote, as far as it is there."""
+    try:
+        return parse_json_object(read_settings(path))
+    except ValueError as error:
+        raise UserError(f"{path.name}: {error}") from error
+
+
+def _check_rounds(rounds: dict[str, NDArray[Any]], config: ExperimentConfig) -> None:
+    """Refuse rounds that do not count from 0, absurd returns, and ids of clients that the run does not have."""
+    if not np.array_equal(rounds["round"], np.arange(len(rounds["round"]))):
+        raise UserError("rounds.csv must have the rounds 0, 1, 2 and so on.")
+    n = config.federation.num_clients
+    for name in ("mean_return", "min_return", "max_return", "weighted_return"):
+        if (np.abs(rounds[name]) > LARGEST_RETURN).any():
+            raise UserError(f"rounds.csv must have no {name} beyond {LARGEST_RETURN:g}.")
+    for name in ("candidates", "selected"):
+        ids = np.array(" ".join(rounds[name]).split(), np.int64)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < n:
+            raise UserError(f"rounds.csv must name {name} from 0 to {n - 1}, as the config has {n} clients.")
+
+
+def _check_clients(clients: dict[str, NDArray[Any]], config: ExperimentConfig) -> None:
+    """Refuse ids of clients that the run does not have, and rounds before the first."""
+    n, held_out = config.federation.num_clients, config.federation.held_out_clients
+    is_held_out = clients["role"] == HELD_OUT
+    low, high = np.where(is_held_out, n, 0), np.where(is_held_out, n + held_out, n)
+    known = (clients["client"] >= low) & (clients["client"] < high)
+    known |= clients["role"] == BAD_REPLY  # anybody can send one
+    if not known.all():
+        wrong = clients["client"][~known][0]
+        raise UserError(f"clients.csv names client {wrong}, but the config has {n} clients and {held_out} held out.")
+    if (clients["round"] < 0).any():
+        raise UserError("clients.csv must have no round below 0.")
+
+
+def _check_size(num_rounds: int, num_rows: int, config: ExperimentConfig) -> None:
+    """Refuse a small folder that announces so many clients and rounds that its returns would fill the memory."""
+    announced = num_rounds * (config.federation.num_clients + config.federation.held_out_clients)
+    most = min(MOST_RETURNS, FEW_RETURNS + RETURNS_A_ROW * num_rows)
+    if announced > most:
+        raise UserError(
+            f"it has {announced} rounds times clients, more than {most} for {num_rows} rows of clients.csv."
+        )
+
+
+def _by_round(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray[Any]]:
+    """One row for each round; NaN where the table has none, because the file was removed or is damaged."""
+    rows = (table["round"] >= 0) & (table["round"] < num_rounds)
+    columns = {name: np.full(num_rounds, np.nan) for name in table if name != "round"}
+    for name, column in columns.items():
+        column[table["round"][rows]] = table[name][rows]
+    return {"round": np.arange(num_rounds), **columns}
 
 
 def _filled(rounds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -6,7 +6,7 @@ its description fits (`checked_arrays`). For all executors, the rows of all clie
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from fedpohcs.core.array_rules import (
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import BadReply, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Params
-from fedpohcs.metrics.packing import check_value
+from fedpohcs.metrics.packing import check_value, misfits
 
 LARGEST_REPLY = 256 * 2**20  # bytes of all arrays of a reply
 
@@ -97,6 +97,8 @@ def sound_metrics(
     found = _bad_rows("measure", metrics.client, asked, {}, {})
     for row, error in _bad_values(metrics, config, params):
         found.setdefault(row, _bad_reply("measure", metrics.client[row], error))
+    for row, error in _misfits(metrics, found):
+        found.setdefault(row, _bad_reply("measure", metrics.client[row], error))
     if not found:
         return metrics
     kept = np.setdiff1d(np.arange(len(metrics.client)), list(found))
@@ -121,6 +123,15 @@ def _bad_values(
                     check_value(name, column[row], config, params)
             except BadReplyError as error:
                 yield row, error
+
+
+def _misfits(metrics: CandidateMetrics, bad: Container[int]) -> Iterator[tuple[int, BadReplyError]]:
+    """The rows whose value does not fit those of most others, among the rows that are not bad already."""
+    rows = [row for row in range(len(metrics.client)) if row not in bad]
+    if metrics.private or not rows:
+        return
+    for name, column in metrics.columns.items():
+        yield from ((rows[place], error) for place, error in misfits(name, [column[row] for row in rows]))
 
 
 def _check_score(name: str, score: Any) -> None:

@@ -71,7 +71,7 @@ function drawHeader() {
   const worlds = [...new Set(data.panels.map((one) => `${one.world} (${one.level})`))].join(", ");
   byId("summary").replaceChildren(
     runs.length
-      ? `${plural(runs.length, "run")} on ${worlds}, started ${data.started.replace("T", " ").slice(0, 16)} UTC. `
+      ? `${plural(runs.length, "run")} on ${worlds}${data.started ? `, started ${data.started.replace("T", " ").slice(0, 16)} UTC` : ""}. `
       : "Waiting for the first round. ",
     ...(open
       ? [
