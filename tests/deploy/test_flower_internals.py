@@ -175,7 +175,7 @@ def test_a_node_whose_client_app_lacks_a_name_ends_and_says_which(moved: str, mo
     def start(command: list[str], environment: Any) -> FakeProcess:
         return FakeProcess(returncode=EXIT_UNSUPPORTED if "fedpohcs.deploy.resident" in command else None)
 
-    monkeypatch.setattr(node_command, "_start", start)
+    monkeypatch.setattr(node_command, "start_child", start)
     with pytest.raises(UserError) as caught:
         run_node(NodeOptions("localhost:1", 1, insecure=True))
     assert str(caught.value).startswith(moved)

@@ -48,7 +48,7 @@ class Processes:
     runtime: Literal["deployment", "simulation"] = "deployment"
     """A SuperNode process for each client, or Flower's simulation, which shares processes among clients."""
     port: int = 0
-    """Port of the SuperLink. 0: any free port."""
+    """Port to which the nodes connect. 0: any free port."""
     insecure: bool = False
     """Send plain text between the processes, without TLS and keys."""
     telemetry: bool = False
@@ -246,6 +246,17 @@ def keys(arguments: list[str]) -> None:
     print("for private selection identity-1 and so on for a node each, and members for every node.")
 
 
+def server(arguments: list[str]) -> None:
+    """Run the server of a federation until stopped: a SuperLink on loopback, and the port that devices reach."""
+    from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.deploy.server_command import ServerOptions, run_server
+
+    given = _parse(ServerOptions, "server", server, arguments)
+    require_flower()
+    with stopped_by_signals("stopped."):
+        run_server(given)
+
+
 def node(arguments: list[str]) -> None:
     """Be one client of a federation, on a device of its own, until stopped."""
     from fedpohcs.cli.signals import stopped_by_signals
@@ -257,13 +268,19 @@ def node(arguments: list[str]) -> None:
         run_node(given)
 
 
-SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "app": app, "node": node, "keys": keys}
+SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "run": run,
+    "app": app,
+    "server": server,
+    "node": node,
+    "keys": keys,
+}
 
 
 def run_command(arguments: list[str]) -> None:
     """Run one subcommand."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<6}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
+        lines = [f"  {name:<10}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
         print("usage: fedpohcs flower COMMAND ...\n\ncommands:\n" + "\n".join(lines))
         return
     require_known("flower command", arguments[0], SUBCOMMANDS)

@@ -32,6 +32,18 @@ MODULES = {
 }
 """The module of each name."""
 
+FLEET_CALLS = frozenset(
+    f"/v1/fleet/{call}"
+    for call in (
+        *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run"),
+        *("get-fab", "push-object", "pull-object", "confirm-message-received"),
+    )
+)
+"""Paths of the calls of a registered SuperNode."""
+
+REGISTRATION_CALLS = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})
+"""Paths of the calls by which a SuperNode without a key registers itself."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in MODULES:

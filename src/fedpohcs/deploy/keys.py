@@ -68,12 +68,18 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 
     require(bool(hosts) and all(hosts), "hosts", ",".join(hosts), "must be names or addresses joined by commas")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"out (={str(folder)!r}) exists and is not empty. Keys are never overwritten: name another.")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keys = Keys(folder)
-    _write_certificates(keys, hosts, days)
+    keys = make_certificates(folder, hosts, days)
     for client in range(1, num_clients + 1):
         _write_node_key(keys, client)
     keys.members.write_text("".join(_new_member(keys, client) for client in range(1, num_clients + 1)))
+    return keys
+
+
+def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> Keys:
+    """Write the certificate of a new authority and that of the server, with its key, into a folder of this user."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys = Keys(folder)
+    _write_certificates(keys, hosts, days)
     return keys
 
 

@@ -1,9 +1,6 @@
 """`fedpohcs flower node`: runs one client on a device, as a SuperNode process and a client-app process."""
 
-import ctypes
 import os
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -11,12 +8,10 @@ from pathlib import Path
 
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy.flower_internals import check_internals
-from fedpohcs.deploy.local import LOOPBACK, QUIET, find_program, free_port
+from fedpohcs.deploy.programs import LOOPBACK, end_child, find_program, free_port, quiet_environment, start_child
 
 SECONDS_PER_POLL = 0.2
-SECONDS_TO_STOP = 10.0
 EXIT_UNSUPPORTED = 3  # exit code of the client app: this version of Flower lacks a name that it uses
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -72,43 +67,21 @@ class NodeOptions:
 def run_node(given: NodeOptions) -> None:
     """Run both processes until stopped. Restart a client app that ends; stop if the SuperNode ends."""
     port = free_port()
-    environment = os.environ | QUIET | {"FLWR_TELEMETRY_ENABLED": str(int(given.telemetry))}
+    environment = quiet_environment(telemetry=given.telemetry)
     supernode = [find_program("flower-supernode"), *given.supernode_arguments(port)]
     resident = [sys.executable, "-m", "fedpohcs.deploy.resident", f"{LOOPBACK}:{port}", str(os.getpid())]
-    processes = [_start(supernode, environment), _start(resident, environment)]
+    processes = [start_child(supernode, environment), start_child(resident, environment)]
     try:
         while processes[0].poll() is None:
             if (code := processes[1].poll()) is not None:
                 if code == EXIT_UNSUPPORTED:
                     check_internals()  # raises what the client app has found; loaded here only to report it
-                processes[1] = _start(resident, environment)
+                processes[1] = start_child(resident, environment)
             time.sleep(SECONDS_PER_POLL)
     finally:
         for process in processes:
-            _end(process)
+            end_child(process)
     raise UserError(
         f"the SuperNode ended with code {processes[0].returncode}. If it does not say why above, the server does not "
         "know its key (flwr supernode register client-N.pub), or the clocks of the two machines differ."
     )
-
-
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
-
-
-def _end_with_parent() -> None:
-    """Make the kernel end the child with its parent, also after SIGKILL (on Linux only).
-
-    A SuperNode that outlived its client app would look alive to the server and answer nothing.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(SECONDS_TO_STOP)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
