@@ -19,10 +19,12 @@ import httpx
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.deploy.app_folder import run_settings, write_app
 from fedpohcs.deploy.flower_internals import FLEET_CALLS
-from fedpohcs.deploy.keys import Keys, make_keys
+from fedpohcs.deploy.keys import Keys, make_authority, make_identity, make_keys
+from fedpohcs.deploy.members import MemberKeys, add_member, read_members, read_public, remove_member, write_members
 from fedpohcs.deploy.programs import LOOPBACK, end_child, find_program, free_port, quiet_environment
 from fedpohcs.runs.storage import load_run
 
@@ -62,7 +64,7 @@ def fedpohcs(*arguments: str) -> list[str]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    keys, port = make_keys(tmp_path / "keys", 2, ["localhost", LOOPBACK]), free_port()
+    keys, port = make_authority(tmp_path / "keys", ["localhost", LOOPBACK], days=1), free_port()
     command = fedpohcs("server", "--certificate", str(keys.certificate), "--key", str(keys.server_key))
     command += ["--host", LOOPBACK, "--port", str(port), "--state-dir", str(tmp_path / "server")]
     with running(tmp_path / "server.log", *command) as process:
@@ -76,12 +78,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @contextmanager
 def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The operator registers two nodes and starts a run; the process ends with it."""
-    keys, folder, home = server.keys, server.folder, server.folder / "server" / "flwr"
+    folder, home = server.folder, server.folder / "server" / "flwr"
     nodes = []
     for client in (1, 2):
-        assert call(folder / "register.log", home, "supernode", "register", str(keys.node_public_key(client))) == 0
+        public = make_identity(folder / f"device-{client}")
+        add_member(folder / "members", client, read_public(public), server.folder / "server")
         node = fedpohcs("node", "--superlink", f"{LOOPBACK}:{server.port}", "--client-id", str(client))
-        node += ["--root-certificates", str(keys.authority), "--key", str(keys.node_key(client))]
+        node += ["--root-certificates", str(server.keys.authority), "--key", str(public.with_name("key"))]
         nodes.append([*node, "--state-dir", str(folder / "states")])
     app = write_app(folder / "app", run_settings(CONFIG, out))
     run = [find_program("flwr"), "run", str(app), "--stream"]
@@ -91,6 +94,11 @@ def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
         running(folder / "run.log", *run, home=home) as process,
     ):
         yield process
+
+
+def listed_again(path: Path, client: int, keys: MemberKeys) -> Path:
+    write_members(path, read_members(path) | {client: keys})
+    return path
 
 
 def strangers_home(server: Server) -> Path:
@@ -105,7 +113,7 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
     """Registers a node, starts an app, lists runs, pulls tasks: each time refused, and the honest run is complete."""
     out, folder = server.folder / "run", server.folder
     home = strangers_home(server)
-    own = make_keys(folder / "stranger" / "keys", 1, ["localhost"])
+    own = make_keys(folder / "stranger" / "keys", 1, ["localhost"])  # of the right kind, but not registered
     trap = folder / "stranger" / "run"
     app = write_app(folder / "stranger" / "app", run_settings(CONFIG, trap))
     attempts = {
@@ -115,6 +123,7 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
         "list-runs": ("list",),
     }
     with honest_run(server, out) as run:
+        removed = read_members(folder / "members")[2]
         codes = {name: call(folder / f"stranger-{name}.log", home, *words) for name, words in attempts.items()}
         trust = ssl.create_default_context(cafile=server.keys.authority)
         with httpx.Client(verify=trust, base_url=f"https://{LOOPBACK}:{server.port}") as stranger:
@@ -126,3 +135,6 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
     assert not trap.exists()
     assert load_run(out).complete
     assert "refused" in (folder / "server.log").read_text()
+    remove_member(folder / "members", 2, folder / "server")
+    with pytest.raises(UserError, match="refused to unregister the node"):
+        remove_member(listed_again(folder / "members", 2, removed), 2, folder / "server")
