@@ -21,7 +21,7 @@ from fedpohcs.deploy.executor import FlowerExecutor, Limits
 from fedpohcs.runs import experiment
 from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
-from .loop import LoopGrid
+from .loop import LoopGrid, node_config
 
 SHORT = Limits(startup_timeout=0.01)
 
@@ -124,7 +124,7 @@ def test_a_node_that_joins_late_is_used_from_the_next_round(config: ExperimentCo
     rounds = training_on(grid, config, Limits(startup_timeout=0.01, min_clients=3)).remaining_rounds()
     assert len(next(rounds).evaluation.client) == 3
     np.testing.assert_array_equal(next(rounds).rejected, [3])
-    grid.node_configs[77] = {"client-id": 4}
+    grid.node_configs[77] = node_config(3, states)
     record = next(rounds)
     assert not len(record.rejected)
     assert len(record.evaluation.client) == 4
@@ -145,7 +145,7 @@ def test_a_node_that_hangs_is_greeted_once_a_round(config: ExperimentConfig, sta
     grid = LoopGrid(config, states, clients=[0, 1, 2])
     rounds = training_on(grid, config, Limits(startup_timeout=0.01, min_clients=3)).remaining_rounds()
     next(rounds)
-    grid.node_configs[5000] = {"client-id": 4}
+    grid.node_configs[5000] = node_config(3, states)
     grid.fault = lambda question, answer: None if question.metadata.dst_node_id == 5000 else answer
     greeted = []
     for _ in rounds:

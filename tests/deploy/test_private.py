@@ -248,7 +248,7 @@ def test_a_client_that_joins_late_is_taken_into_a_new_session(
     training = training_on(grid, config, keys, Limits(startup_timeout=0.01, min_clients=5))
     rounds = training.remaining_rounds()
     next(rounds)
-    grid.node_configs[77] = node_config(5, keys)
+    grid.node_configs[77] = node_config(5, states, keys)
     assert [5 in record.candidates for record in rounds] == [False, True, True]
 
 

@@ -149,8 +149,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     runtime: Runtime = "simulation" if importlib.util.find_spec("ray") else "deployment"
     first, complaint = run_until_superlink_is_killed(out, home, folder, runtime)
     last = read_progress(out).round
-    settings = {"resume": True, "state-dir": str(out / "clients")}  # the command keeps the clients' states there
-    with LocalFleet(3, logs, runtime="deployment", private=True) as fleet:
+    settings: dict[str, object] = {"resume": True}
+    states = out / "clients"  # the command keeps the clients' states there
+    with LocalFleet(3, logs, runtime="deployment", private=True, states=states) as fleet:
         strangers = start_strangers(fleet, base / "others")
         run = fleet.submit(settings_for(replace(MASKED, rounds=last + 1), out, **settings))
         assert run.wait(PATIENCE) == 0

@@ -214,6 +214,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
     from fedpohcs.cli.following import Follower
     from fedpohcs.cli.grid import read_progress
     from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.deploy.allowed import outside_names
     from fedpohcs.deploy.app_folder import run_settings
     from fedpohcs.deploy.local import LocalFleet
 
@@ -223,6 +224,8 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
         logs,
         **asdict(given.processes),
         private=config.privacy != "none",
+        states=out.absolute() / "clients",
+        allow=sorted({name for _, name in outside_names(config)}),  # the user of this command has named them
     )
     outcome = fleet.scratch / "outcome.json"
     settings = run_settings(config, out, **given.waiting.settings(), **changes)

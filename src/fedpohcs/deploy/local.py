@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,8 @@ class LocalFleet:
         insecure: bool = False,
         telemetry: bool = False,
         private: bool = False,
+        states: Path | None = None,
+        allow: Collection[str] = (),
     ) -> None:
         self.num_clients = num_clients
         self.logs = logs
@@ -47,10 +50,12 @@ class LocalFleet:
         self.port = checked_port(port)
         self.insecure = insecure
         self.private = private  # nodes get identities, and then take part in private runs only
+        self.allow = allow  # functions that a config may name on the nodes
         self.id = uuid.uuid4().hex
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # An empty working directory, because Ray would import packages from a folder that has some.
         self.scratch = Path(tempfile.mkdtemp(prefix="fedpohcs-fleet-"))
+        self.states = states or self.scratch / "states"
         self.guardian = start_guardian(self.id, self.scratch)
         self.environment = quiet_environment(telemetry=telemetry)
         self.environment |= {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
@@ -106,6 +111,8 @@ class LocalFleet:
     def start_node(self, client: int, key: Path | None = None) -> subprocess.Popen[bytes]:
         """Start the node of client number `client`, counted from 1."""
         arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--client-id", str(client)]
+        arguments += ["--state-dir", str(self.states)]
+        arguments += ["--allow", *self.allow] if self.allow else []
         if self.keys:
             key = key or self.keys.node_key(client)
             arguments += ["--root-certificates", str(self.keys.authority), "--key", str(key)]

@@ -32,6 +32,8 @@ class NodeOptions:
     """Public keys of all clients, for private runs."""
     state_dir: Path | None = None
     """Folder for the client's state. None: ~/.local/state/fedpohcs."""
+    allow: tuple[str, ...] = ()
+    """Functions, as MODULE:FUNCTION, and folders that the config of a run may name. All others are refused."""
     insecure: bool = False
     """Connect to the server without TLS and without authentication."""
     telemetry: bool = False
@@ -43,6 +45,9 @@ class NodeOptions:
         for name in ("root_certificates", "key"):
             require(self.insecure or bool(getattr(self, name)), name.replace("_", "-"), None, rule)
             require(not (self.insecure and getattr(self, name)), "insecure", True, f"cannot go with {name}")
+        for name in self.allow:
+            plain = bool(name) and not set(name) & set(" ,'\"\n")
+            require(plain, "allow", name, "must be MODULE:FUNCTION or a folder, without blanks, commas and quotes")
         both = (self.identity is None) == (self.members is None)
         require(both, "identity", str(self.identity), f"and members (={str(self.members)!r}) go together")
         for name in ("root_certificates", "key", "identity", "members"):
@@ -53,6 +58,7 @@ class NodeOptions:
         """The node config in the form of `flower-supernode --node-config`."""
         paths = {"identity": self.identity, "members": self.members, "state-dir": self.state_dir}
         given = [f"{name}='{path.absolute()}'" for name, path in paths.items() if path is not None]
+        given += [f"allow='{','.join(self.allow)}'"] if self.allow else []
         return " ".join([f"client-id={self.client_id}", *given])
 
     def supernode_arguments(self, port: int) -> list[str]:
