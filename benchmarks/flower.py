@@ -21,6 +21,7 @@ from _common import Figure, argument_parser, machine_facts, write_results
 PROGRAMS = {
     "flower-superlink": "flower-superlink",
     "flower-supernode": "flower-supernode",
+    "fedpohcs.deploy.supernode": "flower-supernode",
     "flower-superexec": "flower-superexec",
     "fedpohcs.deploy.front": "front",
     "flwr-serverapp": "flwr-serverapp",

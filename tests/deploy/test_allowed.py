@@ -65,7 +65,7 @@ def test_a_run_that_names_a_function_gets_no_answer_and_nothing_is_imported(
     request = ConfigRecord(to_values(Request(phase, run="a"), rules_of(config)))
     question = Message(RecordDict({"request": request}), grid.node_of(0), MESSAGE_TYPES[phase])
     (answer,) = grid.send_and_receive([question])
-    assert answer.error.reason.startswith("learner.network (='planted:make') is not allowed by this node.")
+    assert str(answer.error.reason).startswith("learner.network (='planted:make') is not allowed by this node.")
     assert "planted" not in sys.modules
 
 

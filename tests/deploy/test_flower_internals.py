@@ -28,6 +28,7 @@ PARAMETERS = {
     "RuntimeHttpClient.from_server_address": ["server_address", "insecure", "root_certificates", "interceptors"],
     "RuntimeTokenHttpInterceptor": ["token"],
     "RuntimeVersionHttpInterceptor": ["component_name"],
+    "flower_supernode": [],
     "make_simple_http_retry_invoker": [],
     "make_task_heartbeat_fn_http": ["client"],
     "pull_task_input": ["client"],

@@ -23,6 +23,7 @@ MODULES = {
     "RuntimeVersionHttpInterceptor": "flwr.supercore.interceptors",
     "SubStatus": "flwr.common.constant",
     "TaskType": "flwr.supercore.constant",
+    "flower_supernode": "flwr.supernode.cli",
     "make_simple_http_retry_invoker": "flwr.supercore.retry",
     "make_task_heartbeat_fn_http": "flwr.supercore.heartbeat",
     "pull_task_input": "flwr.supernode.runtime.run_clientapp",
