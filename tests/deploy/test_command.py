@@ -68,7 +68,7 @@ NODE = ("--superlink", "s:1", "--client-id", "1")
         (["run", "tabular", "--privacy", "masked", "--insecure"], "insecure (=True) cannot go with privacy 'masked'"),
         (["app", "tabular", "--privacy", "masked"], "members (='none') must be given with privacy 'masked'"),
         (["app", "tabular", "--privacy", "masked", "--members", "m"], "cannot be read: No such file or directory"),
-        (["app", "tabular", "--members", "m"], "members (='m') is for private selection"),
+        (["app", "tabular", "--members", "m"], "cannot be read: No such file or directory"),
         (["run", "tabular", "--privacy", "masked", "--selector", "potential-only"], "Use fedpohcs or"),
         (["run", "tabular", "--port", "70000"], "port (=70000) must be at least 0 and below 65536"),
         (["node", "--superlink", "s:1", "--client-id", "0", "--insecure"], "client-id (=0) must be at least 1"),
@@ -177,6 +177,22 @@ def test_the_certificate_of_the_server_is_renewed_alone(tmp_path: Path) -> None:
     (folder / "server.key").write_bytes(before["server.key"])
     with pytest.raises(UserError, match="are not a certificate and its key"):
         ServerOptions(folder / "server.pem", folder / "server.key")
+
+
+def test_an_app_takes_a_list_of_members_only_if_all_nodes_are_registered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    from fedpohcs.deploy.members import load_owners, read_members, read_public, write_members
+
+    path, arguments = tmp_path / "members", ["flower", "app", "tabular", "--clients", "2", "--app", str(tmp_path)]
+    devices = {client: read_public(make_device(tmp_path / f"{client}") / "public") for client in (1, 2)}
+    write_members(path, devices | {1: replace(devices[1], node_id=2**63 + 5)})
+    assert main([*arguments, "--members", str(path)]) == 2
+    assert "must have the nodes of the clients 1 to 2" in capsys.readouterr().err
+    write_members(path, read_members(path) | {2: replace(devices[2], node_id=7)})
+    assert load_owners(path) == {0: 2**63 + 5, 1: 7}
+    assert main([*arguments, "--members", str(path)]) == 0
 
 
 def make_device(folder: Path) -> Path:

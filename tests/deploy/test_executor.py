@@ -284,6 +284,27 @@ def test_two_nodes_with_one_client_id_are_refused_by_name(config: ExperimentConf
         training_on(grid, config)
 
 
+def test_the_id_of_an_absent_client_cannot_be_taken(config: ExperimentConfig, states: Path) -> None:
+    """Node 900 is registered for no client, and the node of client 2 claims to be client 4."""
+    grid = LoopGrid(config, states, clients=[0, 1, 2])
+    owners = {client: grid.node_of(client) for client in range(3)} | {3: 55}
+    grid.node_configs[900] = node_config(3, states)
+    with pytest.raises(UserError, match=r"only 3 of 4 .* client-id \(=4\) belongs to node 55 in the list of members"):
+        FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
+    grid.node_configs[grid.node_of(1)] = node_config(3, states)
+    with pytest.raises(UserError, match="only 2 of 4"):
+        FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
+    del owners[3]
+    with pytest.raises(UserError, match=r"client-id \(=4\) belongs to no node in the list of members"):
+        FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
+
+
+def test_the_owner_of_a_client_id_is_taken(config: ExperimentConfig, states: Path) -> None:
+    grid = LoopGrid(config, states)
+    owners = {client: grid.node_of(client) for client in range(4)}
+    assert FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners).nodes == owners
+
+
 def test_a_node_without_a_client_id_is_told_how_to_get_one(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(config, states)
     grid.node_configs[grid.node_of(3)] = {}

@@ -86,7 +86,7 @@ def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
         node = fedpohcs("node", "--superlink", f"{LOOPBACK}:{server.port}", "--client-id", str(client))
         node += ["--root-certificates", str(server.keys.authority), "--key", str(public.with_name("key"))]
         nodes.append([*node, "--state-dir", str(folder / "states")])
-    app = write_app(folder / "app", run_settings(CONFIG, out))
+    app = write_app(folder / "app", run_settings(CONFIG, out, members=str(folder / "members")))
     run = [find_program("flwr"), "run", str(app), "--stream"]
     with (
         running(folder / "node-1.log", *nodes[0]),

@@ -105,7 +105,7 @@ class AppOptions:
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
     members: Path | None = None
-    """With privacy: the list of members' keys, as `fedpohcs flower keys` writes it."""
+    """List of members, by which no device can take another's client id. Privacy needs it."""
 
 
 @dataclass(frozen=True)
@@ -267,16 +267,22 @@ def app(arguments: list[str]) -> None:
 
 
 def _members(config: ExperimentConfig, given: Path | None) -> str:
-    """The path of the list of members, after a check; empty without private selection."""
-    if config.privacy == "none":
-        require(given is None, "members", str(given), "is for private selection", "Add --privacy masked.")
+    """The path of the list of members, after a check; empty without one."""
+    private, n = config.privacy != "none", config.federation.num_clients
+    if given is None:
+        require(not private, "members", "none", f"must be given with privacy {config.privacy!r}")
         return ""
-    require(given is not None, "members", "none", f"must be given with privacy {config.privacy!r}")
     from fedpohcs.deploy.keys import load_members
+    from fedpohcs.deploy.members import load_owners
 
-    path = Path(str(given)).absolute()
-    known, n = load_members(path), config.federation.num_clients
-    require(known.keys() >= set(range(n)), "members", str(path), f"must list the clients 1 to {n}")
+    path = given.absolute()
+    owners, everyone = load_owners(path), set(range(n))
+    require(
+        not private or load_members(path).keys() >= everyone, "members", str(path), f"must list the clients 1 to {n}"
+    )
+    remedy = "Register them with: fedpohcs flower members add ... --server"
+    registered = owners.keys() >= everyone or (private and not owners)
+    require(registered, "members", str(path), f"must have the nodes of the clients 1 to {n}", remedy)
     return str(path)
 
 

@@ -60,6 +60,12 @@ def read_members(path: Path) -> dict[int, MemberKeys]:
     return members
 
 
+def load_owners(path: Path) -> dict[int, int]:
+    """Read which node of Flower runs each client, counted from 0, as far as nodes are registered."""
+    found = {client - 1: keys.node_id for client, keys in read_members(path).items()}
+    return {client: node for client, node in found.items() if node is not None}
+
+
 def write_members(path: Path, members: dict[int, MemberKeys]) -> None:
     """Replace the list of members."""
     text = "".join(members[client].lines(client) for client in sorted(members))
