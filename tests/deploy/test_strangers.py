@@ -1,6 +1,7 @@
 """Real processes: `fedpohcs flower server`, two nodes, and a stranger who has the authority's certificate."""
 
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
+from fedpohcs.deploy import flower_internals as flower
 from fedpohcs.deploy.app_folder import run_settings, write_app
 from fedpohcs.deploy.flower_internals import FLEET_CALLS
 from fedpohcs.deploy.keys import Keys, make_authority, make_identity, make_keys
@@ -29,6 +31,7 @@ from fedpohcs.deploy.programs import LOOPBACK, end_child, find_program, free_por
 from fedpohcs.runs.storage import load_run
 
 PATIENCE = 300.0
+PROTOBUF = {"content-type": "application/protobuf"}
 TWO = FederationConfig(num_clients=2, num_candidates=2, num_selected=1, evaluation_episodes=8)
 CONFIG = replace(preset("tabular"), rounds=2, federation=TWO)
 
@@ -96,6 +99,28 @@ def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+def port_of_runtime(log: Path) -> int:
+    """The port on loopback where a SuperNode waits for its client app, from its log."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := re.search(r"running on http://127.0.0.1:(\d+)", log.read_text())):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return int(found[1])
+
+
+def take_task(port: int) -> int:
+    """Ask a SuperNode for a message as another user of its machine could; the status of the answer."""
+    version = flower.RuntimeVersionHttpInterceptor(component_name="SuperExec")
+    client = flower.RuntimeHttpClient.from_server_address(f"{LOOPBACK}:{port}", True, None, [version])
+    try:
+        client.AcquireTask(flower.AcquireTaskRequest(supported_task_types=[flower.TaskType.CLIENT_APP]))
+    except httpx.HTTPStatusError as error:
+        return error.response.status_code
+    finally:
+        client.close()
+    return 200
+
+
 def listed_again(path: Path, client: int, keys: MemberKeys) -> Path:
     write_members(path, read_members(path) | {client: keys})
     return path
@@ -123,15 +148,17 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
         "list-runs": ("list",),
     }
     with honest_run(server, out) as run:
+        taken = [take_task(port_of_runtime(folder / f"node-{client}.log")) for client in (1, 2)]
         removed = read_members(folder / "members")[2]
         codes = {name: call(folder / f"stranger-{name}.log", home, *words) for name, words in attempts.items()}
         trust = ssl.create_default_context(cafile=server.keys.authority)
         with httpx.Client(verify=trust, base_url=f"https://{LOOPBACK}:{server.port}") as stranger:
-            answers = {path: stranger.post(path).status_code for _, path in PROTOBUF_REQUEST_TYPES}
+            answers = {path: stranger.post(path, headers=PROTOBUF).status_code for _, path in PROTOBUF_REQUEST_TYPES}
         assert run.wait(PATIENCE) == 0, (folder / "run.log").read_text()
+    assert taken == [401, 401]
     assert all(codes.values()), codes
     assert {path for path, code in answers.items() if code != 403} == FLEET_CALLS
-    assert all(answers[path] >= 400 for path in FLEET_CALLS), answers  # without a registered key
+    assert {answers[path] for path in FLEET_CALLS} == {401}  # the SuperLink refuses who has no registered key
     assert not trap.exists()
     assert load_run(out).complete
     assert "refused" in (folder / "server.log").read_text()

@@ -21,6 +21,7 @@ MODULES = {
     "RuntimeHttpClient": "flwr.supercore.runtime",
     "RuntimeTokenHttpInterceptor": "flwr.supercore.interceptors",
     "RuntimeVersionHttpInterceptor": "flwr.supercore.interceptors",
+    "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors",
     "SubStatus": "flwr.common.constant",
     "TaskType": "flwr.supercore.constant",
     "flower_supernode": "flwr.supernode.cli",
@@ -41,6 +42,9 @@ FLEET_CALLS = frozenset(
     )
 )
 """Paths of the calls of a registered SuperNode."""
+
+ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
+"""The call of a SuperNode's runtime that gives messages to a client app; the others need the token that it returns."""
 
 REGISTRATION_CALLS = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})
 """Paths of the calls by which a SuperNode without a key registers itself."""

@@ -1,7 +1,9 @@
 """`fedpohcs flower node`: runs one client on a device, as a SuperNode process and a client-app process."""
 
 import os
+import secrets
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from fedpohcs.deploy.programs import LOOPBACK, end_child, free_port, quiet_envir
 SECONDS_PER_POLL = 0.2
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 10.0  # seconds before a lost server is tried again
 SECONDS_STEADY = 120.0  # after which a connection counts as a new one
+SECRET_BYTES = 32
 EXIT_LOST = 4  # exit code of the SuperNode: it had a connection and lost it
 EXIT_UNSUPPORTED = 3  # exit code of the client app: this version of Flower lacks a name that it uses
 
@@ -102,10 +105,18 @@ class Reconnection:
 
 def run_node(given: NodeOptions) -> None:
     """Run both processes until stopped. Restart a client app that ends, and a SuperNode that has lost the server."""
+    with tempfile.TemporaryDirectory(prefix="fedpohcs-node-") as folder:  # readable by this user alone
+        secret = Path(folder) / "secret"
+        secret.write_bytes(secrets.token_bytes(SECRET_BYTES))
+        _run_processes(given, secret)
+
+
+def _run_processes(given: NodeOptions, secret: Path) -> None:
     port = free_port()
     environment = quiet_environment(telemetry=given.telemetry)
     supernode = [sys.executable, "-m", "fedpohcs.deploy.supernode", *given.supernode_arguments(port)]
-    resident = [sys.executable, "-m", "fedpohcs.deploy.resident", f"{LOOPBACK}:{port}", str(os.getpid())]
+    supernode += ["--superexec-auth-secret-file", str(secret)]  # other users of this machine reach its runtime port
+    resident = [sys.executable, "-m", "fedpohcs.deploy.resident", f"{LOOPBACK}:{port}", str(os.getpid()), str(secret)]
     processes = [start_child(supernode, environment), start_child(resident, environment)]
     reconnection, started = Reconnection(given.give_up_after), time.monotonic()
     try:
