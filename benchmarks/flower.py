@@ -21,7 +21,9 @@ from _common import Figure, argument_parser, machine_facts, write_results
 PROGRAMS = {
     "flower-superlink": "flower-superlink",
     "flower-supernode": "flower-supernode",
+    "fedpohcs.deploy.supernode": "flower-supernode",
     "flower-superexec": "flower-superexec",
+    "fedpohcs.deploy.front": "front",
     "flwr-serverapp": "flwr-serverapp",
     "flwr-clientapp": "flwr-clientapp",
     "fedpohcs.deploy.resident": "client app that stays",
@@ -106,7 +108,8 @@ def fleet_for(case: str, num_clients: int, logs: Path) -> Any:
         def start_node(self, client: int, key: Path | None = None) -> Any:
             assert self.keys is not None
             arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--host", LOOPBACK, "--port", str(free_port())]
-            arguments += ["--node-config", f"client-id={client}", "--root-certificates", str(self.keys.authority)]
+            given = f"client-id={client} state-dir='{self.states}'"
+            arguments += ["--node-config", given, "--root-certificates", str(self.keys.authority)]
             arguments += ["--auth-supernode-private-key", str(key or self.keys.node_key(client))]
             return self.spawn(f"client-{client}", find_program("flower-supernode"), *arguments)
 

@@ -63,10 +63,10 @@ class AppGrid:
             return Message(Error(2, str(error)), reply_to=message)
 
 
-def node_config(client: int, keys: Keys | None = None) -> dict[str, Any]:
+def node_config(client: int, states: Path, keys: Keys | None = None) -> dict[str, Any]:
     """What the node of a client is started with."""
     secret = {"identity": str(keys.identity(client + 1)), "members": str(keys.members)} if keys else {}
-    return {"client-id": client + 1, **secret}
+    return {"client-id": client + 1, "state-dir": str(states), **secret}
 
 
 class LoopGrid(AppGrid):
@@ -76,8 +76,8 @@ class LoopGrid(AppGrid):
         self, config: ExperimentConfig, states: Path, clients: Iterable[int] | None = None, keys: Keys | None = None
     ) -> None:
         ids = range(config.federation.num_clients) if clients is None else clients
-        nodes = {(n * 7919 + 13) % 1009: node_config(n, keys) for n in ids}
-        super().__init__(own_app, nodes, {"config": config_text(config), "state-dir": str(states)})
+        nodes = {(n * 7919 + 13) % 1009: node_config(n, states, keys) for n in ids}
+        super().__init__(own_app, nodes, {"config": config_text(config)})
 
     def node_of(self, client: int) -> int:
         return next(node for node, given in self.node_configs.items() if given["client-id"] == client + 1)

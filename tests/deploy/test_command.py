@@ -1,5 +1,6 @@
 """`fedpohcs flower` before anything is started: keys, the app folder, and what it refuses."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedpohcs.cli import main
+from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.deploy.protocol import config_from_text, config_text, rules_of
 
@@ -66,7 +68,7 @@ NODE = ("--superlink", "s:1", "--client-id", "1")
         (["run", "tabular", "--privacy", "masked", "--insecure"], "insecure (=True) cannot go with privacy 'masked'"),
         (["app", "tabular", "--privacy", "masked"], "members (='none') must be given with privacy 'masked'"),
         (["app", "tabular", "--privacy", "masked", "--members", "m"], "cannot be read: No such file or directory"),
-        (["app", "tabular", "--members", "m"], "members (='m') is for private selection"),
+        (["app", "tabular", "--members", "m"], "cannot be read: No such file or directory"),
         (["run", "tabular", "--privacy", "masked", "--selector", "potential-only"], "Use fedpohcs or"),
         (["run", "tabular", "--port", "70000"], "port (=70000) must be at least 0 and below 65536"),
         (["node", "--superlink", "s:1", "--client-id", "0", "--insecure"], "client-id (=0) must be at least 1"),
@@ -74,8 +76,14 @@ NODE = ("--superlink", "s:1", "--client-id", "1")
         (["node", *NODE, "--insecure", "--identity", "i"], "identity (='i') and members (='None') go together"),
         (["node", *NODE, "--insecure", "--identity", "i", "--members", "m"], "identity (='i') is not a file"),
         (["node", *NODE, "--root-certificates", "ca.pem", "--key", "k"], "root-certificates (='ca.pem') is not a file"),
-        (["keys", "new", "--clients", "0"], "clients (=0) must be at least 1"),
+        (["keys", "new", "--test-fleet", "--clients", "0"], "clients (=0) must be at least 1"),
         (["keys", "new", "--hosts", "a,"], "hosts (='a,') must be names or addresses"),
+        (["keys", "new", "--renew", "--test-fleet"], "renew (=True) cannot go with --test-fleet"),
+        (["keys", "new", "--renew"], "authority (='new/ca.key') cannot be read: No such file or directory"),
+        (["members", "ad"], "members command (='ad') is not known. Did you mean 'add'?"),
+        (["members", "list", "m"], "members (='m') cannot be read: No such file or directory"),
+        (["members", "add", "m", "--client-id", "1"], "public (='public') cannot be read: No such file or directory"),
+        (["server", "--certificate", "c", "--key", "k"], "certificate (='c') is not a file. Make one with"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(
@@ -132,7 +140,7 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(
 ) -> None:
     pytest.importorskip("flwr")
     folder = tmp_path / "keys"
-    assert main(["flower", "keys", str(folder), "--clients", "2", "--hosts", "example.org,10.0.0.1"]) == 0
+    assert main(["flower", "keys", str(folder), "--test-fleet", "--clients", "2"]) == 0
     names = {"ca.pem", "server.pem", "server.key", "client-1", "client-1.pub", "client-2", "client-2.pub"}
     names |= {"identity-1", "identity-2", "members"}
     assert {path.name for path in folder.iterdir()} == names
@@ -141,6 +149,97 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(
     assert main(["flower", "keys", str(folder)]) == 2
     assert "Keys are never overwritten" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_without_a_test_fleet_only_the_server_gets_keys(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    folder = tmp_path / "keys"
+    assert main(["flower", "keys", str(folder), "--hosts", "example.org"]) == 0
+    assert {path.name for path in folder.iterdir()} == {"ca.pem", "ca.key", "server.pem", "server.key"}
+    assert {(folder / name).stat().st_mode & 0o777 for name in ("ca.key", "server.key")} == {0o600}
+
+
+def test_the_certificate_of_the_server_is_renewed_alone(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from cryptography import x509
+
+    from fedpohcs.deploy.server_command import ServerOptions
+
+    folder = tmp_path / "keys"
+    main(["flower", "keys", str(folder), "--hosts", "example.org"])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main(["flower", "keys", str(folder), "--renew", "--hosts", "example.net"]) == 0
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {name for name in before if before[name] != after[name]} == {"server.pem", "server.key"}
+    authority, server = (x509.load_pem_x509_certificate(after[name]) for name in ("ca.pem", "server.pem"))
+    server.verify_directly_issued_by(authority)
+    ServerOptions(folder / "server.pem", folder / "server.key")  # they belong together
+    (folder / "server.key").write_bytes(before["server.key"])
+    with pytest.raises(UserError, match="are not a certificate and its key"):
+        ServerOptions(folder / "server.pem", folder / "server.key")
+
+
+def test_an_app_takes_a_list_of_members_only_if_all_nodes_are_registered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    from fedpohcs.deploy.members import load_owners, read_members, read_public, write_members
+
+    path, arguments = tmp_path / "members", ["flower", "app", "tabular", "--clients", "2", "--app", str(tmp_path)]
+    devices = {client: read_public(make_device(tmp_path / f"{client}") / "public") for client in (1, 2)}
+    write_members(path, devices | {1: replace(devices[1], node_id=2**63 + 5)})
+    assert main([*arguments, "--members", str(path)]) == 2
+    assert "must have the nodes of the clients 1 to 2" in capsys.readouterr().err
+    write_members(path, read_members(path) | {2: replace(devices[2], node_id=7)})
+    assert load_owners(path) == {0: 2**63 + 5, 1: 7}
+    assert main([*arguments, "--members", str(path)]) == 0
+
+
+def make_device(folder: Path) -> Path:
+    assert main(["flower", "identity", "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_device_makes_its_own_keys_and_only_public_ones_leave_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr")
+    from fedpohcs.deploy.keys import load_identity, load_members
+
+    device, members = make_device(tmp_path / "device"), tmp_path / "members"
+    assert {path.name for path in device.iterdir()} == {"key", "identity", "public"}
+    assert {(device / name).stat().st_mode & 0o777 for name in ("key", "identity")} == {0o600}
+    assert "PRIVATE" not in (device / "public").read_text()
+    shown = capsys.readouterr().out
+    arguments = ["flower", "members", "add", str(members), "--client-id", "7", "--public", str(device / "public")]
+    assert main(arguments) == 0
+    found = set(re.findall("SHA256:[^,\\s]+", capsys.readouterr().out))
+    assert len(found) == 2 and found == set(re.findall("SHA256:[^,\\s]+", shown))
+    known = load_members(members)
+    assert load_identity(device / "identity", 6, known).public_key().public_bytes_raw() == known[6]
+    assert main(["flower", "members", "remove", str(members), "--client-id", "7"]) == 0
+    assert load_members(members) == {}
+
+
+def test_a_client_is_listed_once_and_no_key_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    one, two, members = make_device(tmp_path / "one"), make_device(tmp_path / "two"), tmp_path / "members"
+
+    def add(client: int, device: Path) -> int:
+        public = str(device / "public")
+        return main(["flower", "members", "add", str(members), "--client-id", str(client), "--public", public])
+
+    assert add(1, one) == 0
+    before = members.read_bytes()
+    assert [add(1, two), add(2, one), add(0, two)] == [2, 2, 2]
+    errors = capsys.readouterr().err
+    assert "client-id (=1) is in the list already" in errors
+    assert "has a key of client 1" in errors
+    assert members.read_bytes() == before
+    assert add(2, two) == 0
+    capsys.readouterr()
+    assert main(["flower", "members", "list", str(members)]) == 0
+    assert capsys.readouterr().out.count("not registered") == 2
 
 
 def test_the_certificate_is_signed_by_the_authority_for_every_host(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedpohcs.deploy.executor import FlowerExecutor, Limits
 from fedpohcs.runs import experiment
 from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
-from .loop import LoopGrid
+from .loop import LoopGrid, node_config
 
 SHORT = Limits(startup_timeout=0.01)
 
@@ -124,7 +124,7 @@ def test_a_node_that_joins_late_is_used_from_the_next_round(config: ExperimentCo
     rounds = training_on(grid, config, Limits(startup_timeout=0.01, min_clients=3)).remaining_rounds()
     assert len(next(rounds).evaluation.client) == 3
     np.testing.assert_array_equal(next(rounds).rejected, [3])
-    grid.node_configs[77] = {"client-id": 4}
+    grid.node_configs[77] = node_config(3, states)
     record = next(rounds)
     assert not len(record.rejected)
     assert len(record.evaluation.client) == 4
@@ -145,7 +145,7 @@ def test_a_node_that_hangs_is_greeted_once_per_round(config: ExperimentConfig, s
     grid = LoopGrid(config, states, clients=[0, 1, 2])
     rounds = training_on(grid, config, Limits(startup_timeout=0.01, min_clients=3)).remaining_rounds()
     next(rounds)
-    grid.node_configs[5000] = {"client-id": 4}
+    grid.node_configs[5000] = node_config(3, states)
     grid.fault = lambda question, answer: None if question.metadata.dst_node_id == 5000 else answer
     greeted = []
     for _ in rounds:
@@ -282,6 +282,27 @@ def test_two_nodes_with_one_client_id_are_refused_by_name(config: ExperimentConf
     grid.node_configs[grid.node_of(3)] = {"client-id": 2}
     with pytest.raises(UserError, match=r"only 3 of 4 clients came .* client-id \(=2\) belongs to node"):
         training_on(grid, config)
+
+
+def test_the_id_of_an_absent_client_cannot_be_taken(config: ExperimentConfig, states: Path) -> None:
+    """Node 900 is registered for no client, and the node of client 2 claims to be client 4."""
+    grid = LoopGrid(config, states, clients=[0, 1, 2])
+    owners = {client: grid.node_of(client) for client in range(3)} | {3: 55}
+    grid.node_configs[900] = node_config(3, states)
+    with pytest.raises(UserError, match=r"only 3 of 4 .* client-id \(=4\) belongs to node 55 in the list of members"):
+        FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
+    grid.node_configs[grid.node_of(1)] = node_config(3, states)
+    with pytest.raises(UserError, match="only 2 of 4"):
+        FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
+    del owners[3]
+    with pytest.raises(UserError, match=r"client-id \(=4\) belongs to no node in the list of members"):
+        FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
+
+
+def test_the_owner_of_a_client_id_is_taken(config: ExperimentConfig, states: Path) -> None:
+    grid = LoopGrid(config, states)
+    owners = {client: grid.node_of(client) for client in range(4)}
+    assert FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners).nodes == owners
 
 
 def test_a_node_without_a_client_id_is_told_how_to_get_one(config: ExperimentConfig, states: Path) -> None:

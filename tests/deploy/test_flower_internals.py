@@ -28,6 +28,8 @@ PARAMETERS = {
     "RuntimeHttpClient.from_server_address": ["server_address", "insecure", "root_certificates", "interceptors"],
     "RuntimeTokenHttpInterceptor": ["token"],
     "RuntimeVersionHttpInterceptor": ["component_name"],
+    "SuperExecAuthHttpInterceptor": [],
+    "flower_supernode": [],
     "make_simple_http_retry_invoker": [],
     "make_task_heartbeat_fn_http": ["client"],
     "pull_task_input": ["client"],
@@ -84,6 +86,14 @@ def test_a_task_is_a_message_a_context_a_run_and_a_bundle() -> None:
     returned = typing.get_args(typing.get_type_hints(flower_internals.pull_task_input)["return"])
     assert [one.__name__ for one in returned] == ["Message", "Context", "Run", "Fab"], describe("pull_task_input")
     assert "fab_id" in returned[2].__annotations__, describe("pull_task_input")
+
+
+def test_the_client_app_signs_the_call_that_a_supernode_protects() -> None:
+    from flwr.supercore.superexec.run_superexec import _SUPEREXEC_AUTH_METHODS
+
+    assert {flower_internals.ACQUIRE_TASK} == _SUPEREXEC_AUTH_METHODS
+    keywords = inspect.signature(flower_internals.SuperExecAuthHttpInterceptor).parameters
+    assert keywords.keys() == {"master_secret", "protected_methods"}, describe("SuperExecAuthHttpInterceptor")
 
 
 def test_an_acquired_task_has_a_token() -> None:
@@ -157,7 +167,7 @@ def test_a_name_that_was_never_there_is_an_ordinary_mistake() -> None:
 
 
 def test_a_client_app_without_its_names_ends_with_a_code_of_its_own(moved: str) -> None:
-    assert resident.main("127.0.0.1:1", 1) == EXIT_UNSUPPORTED
+    assert resident.main("127.0.0.1:1", 1, Path("secret")) == EXIT_UNSUPPORTED
 
 
 class FakeProcess(SimpleNamespace):
@@ -175,7 +185,7 @@ def test_a_node_whose_client_app_lacks_a_name_ends_and_says_which(moved: str, mo
     def start(command: list[str], environment: Any) -> FakeProcess:
         return FakeProcess(returncode=EXIT_UNSUPPORTED if "fedpohcs.deploy.resident" in command else None)
 
-    monkeypatch.setattr(node_command, "_start", start)
+    monkeypatch.setattr(node_command, "start_child", start)
     with pytest.raises(UserError) as caught:
         run_node(NodeOptions("localhost:1", 1, insecure=True))
     assert str(caught.value).startswith(moved)

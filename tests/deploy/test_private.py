@@ -248,7 +248,7 @@ def test_a_client_that_joins_late_is_taken_into_a_new_session(
     training = training_on(grid, config, keys, Limits(startup_timeout=0.01, min_clients=5))
     rounds = training.remaining_rounds()
     next(rounds)
-    grid.node_configs[77] = node_config(5, keys)
+    grid.node_configs[77] = node_config(5, states, keys)
     assert [5 in record.candidates for record in rounds] == [False, True, True]
 
 
@@ -326,12 +326,18 @@ def test_a_node_with_an_identity_takes_part_in_private_runs_only(
         training_on(LoopGrid(config, states, keys=keys), config, keys)
 
 
-@pytest.mark.parametrize("text", ["", "1 ssh-ed25519 AAAA", "0 {key}", "1 {key}\n1 {key}", "{key}", "one {key}"])
+BAD_LISTS = ["1 ssh-ed25519 AAAA", "0 {key}", "-1 {key}", "1 {key}\n1 {key}", "{key}", "one {key}", "9999999999 {key}"]
+
+
+@pytest.mark.parametrize("text", ["", *BAD_LISTS])
 def test_a_list_of_members_that_cannot_be_right_is_refused(text: str, keys: Keys, tmp_path: Path) -> None:
     _, _, key = keys.members.read_text().splitlines()[0].partition(" ")
     (tmp_path / "members").write_text(text.format(key=key))
     if text:
-        with pytest.raises(UserError, match="must say CLIENT-ID ssh-ed25519 KEY in line"):
+        with pytest.raises(
+            UserError,
+            match=r"must say CLIENT-ID ssh-ed25519 KEY or CLIENT-ID ecdsa-... KEY in line \d, each client once",
+        ):
             load_members(tmp_path / "members")
     else:
         assert load_members(tmp_path / "members") == {}

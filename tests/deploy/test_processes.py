@@ -6,8 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +25,7 @@ from fedpohcs.deploy.app_folder import run_settings
 from fedpohcs.deploy.guardian import MARK, marked_processes
 from fedpohcs.deploy.keys import make_keys
 from fedpohcs.deploy.local import LocalFleet, Runtime, find_program, free_port
+from fedpohcs.deploy.programs import end_child
 from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.runs.storage import load_run
 
@@ -34,6 +37,8 @@ MASKED_OPTIONS = [
     *("--privacy", "masked", "--protection.sketch-size", "1024", "--protection.min-cohort", "3"),
 ]
 PATIENCE = 300.0
+SECONDS_DOWN = 4.0
+SECONDS_TO_RETURN = 120.0  # a SuperLink keeps a node that was lost in its list for a minute, and refuses it
 SHORTEST_TIMEOUT = 6.0  # seconds of a phase, while clients fail: each phase that lacks a reply takes as long
 
 
@@ -123,6 +128,13 @@ def mark_of(pid: int) -> str:
     return next(one.removeprefix(f"{MARK}=") for one in variables if one.startswith(f"{MARK}="))
 
 
+@contextmanager
+def front_stopped(fleet: LocalFleet) -> Iterator[None]:
+    end_child(fleet.processes["front"])
+    yield
+    fleet.start_front()
+
+
 class Story(NamedTuple):
     """What became of a private run whose parts were killed or stopped one after the other."""
 
@@ -141,19 +153,23 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """One run on two fleets. A fleet takes long to start, so all tests of real faults share these two.
 
     The first is Flower's simulation, if Ray is installed; its SuperLink is killed. The second has a process per node.
-    It resumes the run for one round, while strangers try to join. Then it resumes it with a short timeout. After a
-    round the client app of client 2 is stopped; after the next it goes on, and the node of client 3 is killed.
+    It resumes the run for one round, while strangers try to join. Then its front is stopped for some seconds. Then it
+    resumes the run with a short timeout. After a round the client app of client 2 is stopped; after the next it goes
+    on, and the node of client 3 is killed.
     """
     base = tmp_path_factory.mktemp("story")
     out, logs, home, folder = base / "runs" / "one", base / "logs", base / "home", base / "here"
     runtime: Runtime = "simulation" if importlib.util.find_spec("ray") else "deployment"
     first, complaint = run_until_superlink_is_killed(out, home, folder, runtime)
     last = read_progress(out).round
-    settings = {"resume": True, "state-dir": str(out / "clients")}  # the command keeps the clients' states there
-    with LocalFleet(3, logs, runtime="deployment", private=True) as fleet:
+    settings: dict[str, object] = {"resume": True}
+    states = out / "clients"  # the command keeps the clients' states there
+    with LocalFleet(3, logs, runtime="deployment", private=True, states=states) as fleet:
         strangers = start_strangers(fleet, base / "others")
         run = fleet.submit(settings_for(replace(MASKED, rounds=last + 1), out, **settings))
         assert run.wait(PATIENCE) == 0
+        with front_stopped(fleet):
+            time.sleep(SECONDS_DOWN)
 
         seconds = float(load_run(out).timings["train"][-1])
         settings |= {"phase-timeout": max(SHORTEST_TIMEOUT, 1.5 * seconds)}  # a busy machine needs more time
@@ -209,6 +225,57 @@ def test_a_private_fleet_survives_strangers_a_straggler_and_a_killed_node(story:
     assert all(story.refused.values())
     assert "Failed to activate SuperNode" in (story.logs / "unregistered.log").read_text()
     assert "certificate verify failed" in (story.logs / "misled.log").read_text().lower()
+
+
+def test_nodes_say_that_the_server_is_away_and_come_back(story: Story) -> None:
+    for client in (1, 2, 3):
+        said = (story.logs / f"client-{client}.log").read_text()
+        assert "Connection attempt failed, retrying in" in said
+        assert "Connection successful after" in said
+
+
+@pytest.mark.slow
+def test_nodes_come_back_from_a_server_that_answered_with_errors(tmp_path: Path) -> None:
+    """Flower's SuperNodes never ask again after a 500, so they are started anew."""
+    out, two = tmp_path / "run", replace(SMALL, num_clients=2, num_candidates=2, num_selected=1)
+    config = replace(preset("tabular"), rounds=4, federation=two)
+    with LocalFleet(2, tmp_path / "logs", runtime="deployment") as fleet:
+        run = fleet.submit(settings_for(config, out, **{"phase-timeout": 100.0}))
+        wait_for(lambda: read_progress(out).round >= 1, "round 1")
+        with front_stopped(fleet), answering_with_errors(fleet):
+            time.sleep(SECONDS_DOWN)
+        start, logs = time.monotonic(), [tmp_path / "logs" / f"client-{client}.log" for client in (1, 2)]
+        wait_for(lambda: all(log.read_text().count("SuperNode ID:") == 2 for log in logs), "both nodes")
+        assert time.monotonic() - start < SECONDS_TO_RETURN
+        assert run.wait(PATIENCE) == 0
+    assert load_run(out).complete
+    assert all("the server was lost; the next try is in" in log.read_text() for log in logs)
+
+
+@contextmanager
+def answering_with_errors(fleet: LocalFleet) -> Iterator[None]:
+    """A server with the right certificate on the port of the front, which answers everything with 500."""
+    import uvicorn
+    from starlette.responses import PlainTextResponse
+
+    assert fleet.keys is not None
+    config = uvicorn.Config(
+        PlainTextResponse("database is locked", 500),
+        port=fleet.port,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="critical",
+        ssl_certfile=fleet.keys.certificate,
+        ssl_keyfile=fleet.keys.server_key,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_for(lambda: server.started, "a server that answers with errors")
+    yield
+    server.should_exit = True
+    thread.join()
 
 
 def test_fleets_leave_neither_processes_nor_files_outside_the_run_folder(story: Story) -> None:

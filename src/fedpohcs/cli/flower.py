@@ -48,7 +48,7 @@ class Processes:
     runtime: Literal["deployment", "simulation"] = "deployment"
     """A SuperNode process for each client, or Flower's simulation, which shares processes among clients."""
     port: int = 0
-    """Port of the SuperLink. 0: any free port."""
+    """Port to which the nodes connect. 0: any free port."""
     insecure: bool = False
     """Send plain text between the processes, without TLS and keys."""
     telemetry: bool = False
@@ -105,7 +105,7 @@ class AppOptions:
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
     members: Path | None = None
-    """With privacy: the list of members' keys, as `fedpohcs flower keys` writes it."""
+    """List of members, by which no device can take another's client id. Privacy needs it."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,56 @@ class KeysOptions:
     """`fedpohcs flower keys`."""
 
     out: Positional[Path]
-    """New folder for the keys."""
-    clients: int = 3
-    """Key pairs to make."""
+    """New folder for the keys; with --renew the folder of the authority."""
     hosts: str = "localhost,127.0.0.1"
     """Names and addresses under which nodes reach the server, joined by commas."""
     days: int = 365
-    """Days for which the certificates are valid."""
+    """Days for which the certificate of the server is valid."""
+    renew: bool = False
+    """Replace the certificate of the server and its key, and nothing else."""
+    test_fleet: bool = False
+    """Make the keys of all devices as well. Only to try things out: whoever makes them can play every device."""
+    clients: int = 3
+    """With --test-fleet: devices for which keys are made."""
+
+    def __post_init__(self) -> None:
+        require(not (self.renew and self.test_fleet), "renew", True, "cannot go with --test-fleet")
+
+
+@dataclass(frozen=True)
+class IdentityOptions:
+    """`fedpohcs flower identity`."""
+
+    out: Path = Path("identity")
+    """New folder for the keys of this device."""
+
+
+@dataclass(frozen=True)
+class MemberOptions:
+    """`fedpohcs flower members remove`."""
+
+    members: Positional[Path]
+    """File with the list of members."""
+    client_id: int
+    """Number of the client, from 1."""
+    server: Path | None = None
+    """State folder of a `fedpohcs flower server` on this machine, which then knows the device as well."""
+
+
+@dataclass(frozen=True)
+class AddOptions(MemberOptions):
+    """`fedpohcs flower members add`."""
+
+    public: Path = Path("public")
+    """File with the public keys of the device, which `fedpohcs flower identity` wrote there."""
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """`fedpohcs flower members list`."""
+
+    members: Positional[Path]
+    """File with the list of members."""
 
 
 def run(arguments: list[str]) -> None:
@@ -171,6 +214,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
     from fedpohcs.cli.following import Follower
     from fedpohcs.cli.grid import read_progress
     from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.deploy.allowed import outside_names
     from fedpohcs.deploy.app_folder import run_settings
     from fedpohcs.deploy.local import LocalFleet
 
@@ -180,6 +224,8 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
         logs,
         **asdict(given.processes),
         private=config.privacy != "none",
+        states=out.absolute() / "clients",
+        allow=sorted({name for _, name in outside_names(config)}),  # the user of this command has named them
     )
     outcome = fleet.scratch / "outcome.json"
     settings = run_settings(config, out, **given.waiting.settings(), **changes)
@@ -221,29 +267,110 @@ def app(arguments: list[str]) -> None:
 
 
 def _members(config: ExperimentConfig, given: Path | None) -> str:
-    """The path of the list of members, after a check; empty without private selection."""
-    if config.privacy == "none":
-        require(given is None, "members", str(given), "is for private selection", "Add --privacy masked.")
+    """The path of the list of members, after a check; empty without one."""
+    private, n = config.privacy != "none", config.federation.num_clients
+    if given is None:
+        require(not private, "members", "none", f"must be given with privacy {config.privacy!r}")
         return ""
-    require(given is not None, "members", "none", f"must be given with privacy {config.privacy!r}")
     from fedpohcs.deploy.keys import load_members
+    from fedpohcs.deploy.members import load_owners
 
-    path = Path(str(given)).absolute()
-    known, n = load_members(path), config.federation.num_clients
-    require(known.keys() >= set(range(n)), "members", str(path), f"must list the clients 1 to {n}")
+    path = given.absolute()
+    owners, everyone = load_owners(path), set(range(n))
+    require(
+        not private or load_members(path).keys() >= everyone, "members", str(path), f"must list the clients 1 to {n}"
+    )
+    remedy = "Register them with: fedpohcs flower members add ... --server"
+    registered = owners.keys() >= everyone or (private and not owners)
+    require(registered, "members", str(path), f"must have the nodes of the clients 1 to {n}", remedy)
     return str(path)
 
 
 def keys(arguments: list[str]) -> None:
-    """Make certificates and key pairs for a test fleet."""
+    """Make or renew the certificate of a server; with --test-fleet the keys of all devices as well."""
     given = _parse(KeysOptions, "keys", keys, arguments)
     require_flower()
-    from fedpohcs.deploy.keys import make_keys
+    from fedpohcs.deploy.keys import make_authority, make_keys, renew_certificate
 
-    made = make_keys(given.out, given.clients, [host.strip() for host in given.hosts.split(",")], given.days)
-    print(f"{made.folder}: ca.pem for every node; server.pem and server.key for the server;")
-    print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered;")
-    print("for private selection identity-1 and so on for a node each, and members for every node.")
+    hosts = [host.strip() for host in given.hosts.split(",")]
+    if given.test_fleet:
+        made = make_keys(given.out, given.clients, hosts, given.days)
+        print(f"{made.folder}: ca.pem for every node; server.pem and server.key for the server;")
+        print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered;")
+        print("for private selection identity-1 and so on for a node each, and members for every node.")
+        print("This is for trying things out: whoever has this folder can play every device.")
+        print("In a fleet that counts each device makes its own keys: fedpohcs flower identity")
+        return
+    make = renew_certificate if given.renew else make_authority
+    made = make(given.out, hosts, given.days)
+    print(f"{made.folder}: server.pem and server.key for the server, ca.pem for every device.")
+    print("Keep ca.key away from the server: it signs the next certificate (--renew).")
+
+
+def identity(arguments: list[str]) -> None:
+    """Make the keys of this device, on the device; the private ones stay here."""
+    given = _parse(IdentityOptions, "identity", identity, arguments)
+    require_flower()
+    from fedpohcs.deploy.keys import make_identity
+    from fedpohcs.deploy.members import fingerprint, read_public
+
+    path = make_identity(given.out)
+    public = read_public(path)
+    print(f"{path}: send this file to the operator. The files key and identity beside it must not leave this device.")
+    print(f"identity {fingerprint(public.identity)}\nnode     {fingerprint(public.node)}")
+
+
+def members(arguments: list[str]) -> None:
+    """Add a device to the list of members, remove it, or show the list: members add, remove, list."""
+    commands = {"add": _add_member, "remove": _remove_member, "list": _list_members}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: fedpohcs flower members add|remove|list MEMBERS ...")
+        return
+    require_known("members command", arguments[0], commands)
+    require_flower()
+    commands[arguments[0]](arguments[1:])
+
+
+def _add_member(arguments: list[str]) -> None:
+    """Add the public keys of a device to the list of members."""
+    given = _parse(AddOptions, "members add", _add_member, arguments)
+    from fedpohcs.deploy.members import add_member, fingerprint, read_public
+
+    added = add_member(given.members, given.client_id, read_public(given.public), given.server)
+    print(f"client {given.client_id}: identity {fingerprint(added.identity)}, node {fingerprint(added.node)}")
+    print("Compare the fingerprints with those that the device shows.")
+    if added.node_id is not None:
+        print(f"The SuperLink knows it as node {added.node_id}.")
+
+
+def _remove_member(arguments: list[str]) -> None:
+    """Take a device out of the list of members."""
+    given = _parse(MemberOptions, "members remove", _remove_member, arguments)
+    from fedpohcs.deploy.members import remove_member
+
+    remove_member(given.members, given.client_id, given.server)
+    print(f"client {given.client_id} is no longer a member")
+
+
+def _list_members(arguments: list[str]) -> None:
+    """Show the list of members with the fingerprints of their keys."""
+    given = _parse(ListOptions, "members list", _list_members, arguments)
+    from fedpohcs.deploy.members import fingerprint, read_members
+
+    for client, member in sorted(read_members(given.members).items()):
+        number = "not registered" if member.node_id is None else f"node {member.node_id}"
+        print(f"{client:>4}  identity {fingerprint(member.identity)}  key {fingerprint(member.node)}  {number}")
+
+
+def server(arguments: list[str]) -> None:
+    """Run the server of a federation until stopped: a SuperLink on loopback, and the port that devices reach."""
+    from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.deploy.server_command import ServerOptions, run_server
+
+    given = _parse(ServerOptions, "server", server, arguments)
+    require_flower()
+    with stopped_by_signals("stopped."):
+        run_server(given)
 
 
 def node(arguments: list[str]) -> None:
@@ -257,13 +384,21 @@ def node(arguments: list[str]) -> None:
         run_node(given)
 
 
-SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "app": app, "node": node, "keys": keys}
+SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "run": run,
+    "app": app,
+    "server": server,
+    "node": node,
+    "identity": identity,
+    "members": members,
+    "keys": keys,
+}
 
 
 def run_command(arguments: list[str]) -> None:
     """Run one subcommand."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<6}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
+        lines = [f"  {name:<10}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
         print("usage: fedpohcs flower COMMAND ...\n\ncommands:\n" + "\n".join(lines))
         return
     require_known("flower command", arguments[0], SUBCOMMANDS)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders of one user."""
 
 import os
 from pathlib import Path
@@ -17,3 +17,10 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone."""
+    for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        one.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)  # an older version may have made it for all

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
-from fedpohcs.core.files import replace_file
+from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.core.trees import named_arrays, take_clients
 from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params
 from fedpohcs.deploy.codec import measured_name
@@ -59,8 +59,8 @@ class Memory:
 
     def store(self, now: int, state: Snapshot, oldest: int) -> None:
         """Store a state and delete states that are no longer needed: all before `oldest` except the newest of them."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self.folder / f"{now:012d}.state", to_bytes(Checkpoint(now, {}, state)))
+        make_private_folder(self.folder)  # recorded episodes tell what the client has seen
+        replace_file(self.folder / f"{now:012d}.state", to_bytes(Checkpoint(now, {}, state)), mode=0o600)
         for path in sorted(path for path in self.folder.glob("*.state") if int(path.stem) <= oldest)[:-1]:
             path.unlink(missing_ok=True)
 

@@ -15,7 +15,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.registries import register_plugins
 from fedpohcs.deploy.codec import extra_from_record, from_record, params_from_record, to_record
-from fedpohcs.deploy.node import logical_client, member_of, state_folder
+from fedpohcs.deploy.node import check_allowed, logical_client, member_of, state_folder
 from fedpohcs.deploy.protocol import (
     HELLO,
     PRIVATE,
@@ -37,6 +37,7 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Answer any message; its config names the task."""
     config = config_from_text(str(context.run_config["config"]))
+    check_allowed(context, config)
     rules = rules_of(config)
     request = request_from(dict(message.content.config_records["request"]), rules, _secret_message(message))
     content = RecordDict({"answer": ConfigRecord(answer_values(request.stamp(logical_client(context)), rules))})

@@ -79,6 +79,7 @@ class FlowerExecutor:
         record: bool = True,
         snapshot: RemoteClients | None = None,
         limits: Limits | None = None,
+        owners: Mapping[int, int] | None = None,
     ) -> None:
         """Wait for the nodes and ask which clients they run.
 
@@ -88,6 +89,7 @@ class FlowerExecutor:
             record: not used; clients decide by the selector whether they record episodes.
             snapshot: of an earlier run, whose clients still have their states.
             limits: how long and for whom to wait.
+            owners: Flower's node of each client, if known. No other node may then run that client.
         """
         del record
         if snapshot is not None and not isinstance(snapshot, RemoteClients):
@@ -104,6 +106,7 @@ class FlowerExecutor:
         self.most_steps = most_steps(config, self.learner)
         self.template = named_arrays(self.initial_params())
         self.loses_episodes = isinstance(world, HostWorld)
+        self.owners = dict(owners or {})
         self.nodes: dict[int, int] = {}  # node by client
         self.met: set[int] = set()  # nodes that have been greeted, whether they became a client or not
         self.mute: set[int] = set()  # nodes that did not answer the greeting
@@ -332,6 +335,9 @@ class FlowerExecutor:
     def _enrol(self, client: int, node: int) -> None:
         if not 0 <= client < self.num_clients:
             raise UserError(f"client-id (={client + 1}) must lie between 1 and num_clients (={self.num_clients}).")
+        if self.owners and self.owners.get(client) != node:
+            owner = f"belongs to node {self.owners[client]}" if client in self.owners else "belongs to no node"
+            raise UserError(f"client-id (={client + 1}) {owner} in the list of members.")
         if client in self.nodes:
             raise UserError(f"client-id (={client + 1}) belongs to node {self.nodes[client]} already.")
         self.nodes[client] = node

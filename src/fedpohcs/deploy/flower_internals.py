@@ -21,8 +21,10 @@ MODULES = {
     "RuntimeHttpClient": "flwr.supercore.runtime",
     "RuntimeTokenHttpInterceptor": "flwr.supercore.interceptors",
     "RuntimeVersionHttpInterceptor": "flwr.supercore.interceptors",
+    "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors",
     "SubStatus": "flwr.common.constant",
     "TaskType": "flwr.supercore.constant",
+    "flower_supernode": "flwr.supernode.cli",
     "make_simple_http_retry_invoker": "flwr.supercore.retry",
     "make_task_heartbeat_fn_http": "flwr.supercore.heartbeat",
     "pull_task_input": "flwr.supernode.runtime.run_clientapp",
@@ -31,6 +33,21 @@ MODULES = {
     "start_parent_process_monitor": "flwr.supercore.app_utils",
 }
 """The module of each name."""
+
+FLEET_CALLS = frozenset(
+    f"/v1/fleet/{call}"
+    for call in (
+        *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run"),
+        *("get-fab", "push-object", "pull-object", "confirm-message-received"),
+    )
+)
+"""Paths of the calls of a registered SuperNode."""
+
+ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
+"""The call of a SuperNode's runtime that gives messages to a client app; the others need the token that it returns."""
+
+REGISTRATION_CALLS = frozenset({"/v1/fleet/register-node", "/v1/fleet/unregister-node"})
+"""Paths of the calls by which a SuperNode without a key registers itself."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Makes certificates and key pairs for a test fleet: one authority, one server certificate, one key pair per node.
+"""Makes certificates and key pairs: of the authority and the server, of a device, or of a whole test fleet.
 
 For private selection every client also has an identity, which is an Ed25519 key, and the list of members, which holds
 the public keys of all clients. Both are in OpenSSH's formats.
@@ -12,8 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.files import replace_file
+from fedpohcs.deploy.members import read_members
 
-AUTHORITY, CERTIFICATE, SERVER_KEY, MEMBERS = "ca.pem", "server.pem", "server.key", "members"
+AUTHORITY, AUTHORITY_KEY, CERTIFICATE, SERVER_KEY = "ca.pem", "ca.key", "server.pem", "server.key"
+MEMBERS = "members"
+NODE_KEY, IDENTITY, PUBLIC = "key", "identity", "public"  # of a single device
+
+ISSUER = "fedpohcs fleet"
+AUTHORITY_DAYS = 3650  # an authority that is kept signs many certificates of the server
+USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 class Keys(NamedTuple):
@@ -25,6 +36,11 @@ class Keys(NamedTuple):
     def authority(self) -> Path:
         """Certificate of the authority; goes to every node."""
         return self.folder / AUTHORITY
+
+    @property
+    def authority_key(self) -> Path:
+        """Private key of the authority, which signs certificates of servers; stays with the operator."""
+        return self.folder / AUTHORITY_KEY
 
     @property
     def certificate(self) -> Path:
@@ -64,38 +80,77 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 
         days: validity of the certificates.
     """
     require(num_clients > 0, "clients", num_clients, "must be at least 1")
-    require(days > 0, "days", days, "must be at least 1")
-    require(bool(hosts) and all(hosts), "hosts", ",".join(hosts), "must be names or addresses joined by commas")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"out (={str(folder)!r}) exists and is not empty. Keys are never overwritten: name another.")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keys = Keys(folder)
-    _write_certificates(keys, hosts, days)
+    _check_certificate(hosts, days)
+    _check_new(folder)
+    keys = make_certificates(folder, hosts, days)
     for client in range(1, num_clients + 1):
         _write_node_key(keys, client)
     keys.members.write_text("".join(_new_member(keys, client) for client in range(1, num_clients + 1)))
     return keys
 
 
+def make_authority(folder: Path, hosts: Sequence[str], days: int) -> Keys:
+    """Write a new authority with its key, and a certificate of the server with its key, into a new folder."""
+    _check_certificate(hosts, days)
+    _check_new(folder)
+    return make_certificates(folder, hosts, days, keep_authority=True)
+
+
+def make_certificates(folder: Path, hosts: Sequence[str], days: int, *, keep_authority: bool = False) -> Keys:
+    """Write the certificates of a new authority and of the server into a folder of this user.
+
+    Unless it is to be kept, the authority's private key is not stored, so that nobody can sign another certificate.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys, authority = Keys(folder), ec.generate_private_key(ec.SECP384R1())
+    keys.authority.write_bytes(_root(authority, max(days, AUTHORITY_DAYS) if keep_authority else days))
+    if keep_authority:
+        form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        _write_secret(keys.authority_key, authority.private_bytes(serialization.Encoding.PEM, *form))
+    _write_server(keys, authority, hosts, days)
+    return keys
+
+
+def renew_certificate(folder: Path, hosts: Sequence[str], days: int) -> Keys:
+    """Replace the certificate of the server and its key; the authority, and so every device, stays as it is."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    _check_certificate(hosts, days)
+    keys = Keys(folder)
+    try:
+        authority = load_pem_private_key(_read("authority", keys.authority_key), password=None)
+    except (ValueError, TypeError):
+        authority = None
+    if not isinstance(authority, ec.EllipticCurvePrivateKey):
+        raise UserError(f"authority (={str(keys.authority_key)!r}) must be an EC key in PEM, without a password.")
+    _write_server(keys, authority, hosts, days)
+    return keys
+
+
+def make_identity(folder: Path) -> Path:
+    """Write the two key pairs of a device into a new folder, and return the file with the public keys."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    _check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = ((IDENTITY, Ed25519PrivateKey.generate()), (NODE_KEY, ec.generate_private_key(ec.SECP384R1())))
+    lines = [_write_pair(folder / name, key) for name, key in made]
+    (folder / PUBLIC).write_text("".join(f"{line}\n" for line in lines))
+    return folder / PUBLIC
+
+
 def load_members(path: Path) -> dict[int, bytes]:
     """Read the Ed25519 public keys of all members, by client, counted from 0."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    members: dict[int, bytes] = {}
-    for number, line in enumerate(_read("members", path).decode("ascii", "replace").splitlines(), start=1):
-        client, _, text = line.strip().partition(" ")
-        if not client or client.startswith("#"):
-            continue
-        try:
-            key = load_ssh_public_key(text.encode())
-        except ValueError:
-            key = None
-        rule = f"must say CLIENT-ID ssh-ed25519 KEY in line {number}, each client once"
-        fits = client.isdecimal() and int(client) > 0 and int(client) - 1 not in members
-        require(fits and isinstance(key, Ed25519PublicKey), "members", str(path), rule)
-        members[int(client) - 1] = key.public_bytes_raw()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-    return members
+    found = {client - 1: keys.identity for client, keys in read_members(path).items()}
+    keys: dict[int, Any] = {client: load_ssh_public_key(text.encode()) for client, text in found.items() if text}
+    return {client: key.public_bytes_raw() for client, key in keys.items()}
 
 
 def load_identity(path: Path, client: int, members: Mapping[int, bytes]) -> Any:
@@ -122,51 +177,67 @@ def _read(name: str, path: Path) -> bytes:
         raise UserError(f"{name} (={str(path)!r}) cannot be read: {error.strerror}.") from error
 
 
-def _write_certificates(keys: Keys, hosts: Sequence[str], days: int) -> None:
+def _check_certificate(hosts: Sequence[str], days: int) -> None:
+    require(days > 0, "days", days, "must be at least 1")
+    require(bool(hosts) and all(hosts), "hosts", ",".join(hosts), "must be names or addresses joined by commas")
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"out (={str(folder)!r}) exists and is not empty. Keys are never overwritten: name another.")
+
+
+def _named(name: str) -> Any:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(subject: str, key: Any, authority: Any, days: int) -> Any:
+    """What certificates of the authority and of the server have in common."""
+    from cryptography import x509
+
+    begin = datetime.now(UTC) - timedelta(minutes=5)
+    start = x509.CertificateBuilder().subject_name(_named(subject)).issuer_name(_named(ISSUER))
+    start = start.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    start = start.not_valid_before(begin).not_valid_after(begin + timedelta(days=days))
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    start = start.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return start.add_extension(signer, critical=False)
+
+
+def _signed(builder: Any, authority: Any, **usage: bool) -> bytes:
+    """The certificate in PEM, for the named uses of its key alone."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
+
+    builder = builder.add_extension(x509.KeyUsage(**(dict.fromkeys(USES, False) | usage)), critical=True)
+    return builder.sign(authority, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+
+def _root(authority: Any, days: int) -> bytes:
+    from cryptography import x509
+
+    root = _builder(ISSUER, authority, authority, days)
+    root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return _signed(root, authority, key_cert_sign=True, crl_sign=True)
+
+
+def _write_server(keys: Keys, authority: Any, hosts: Sequence[str], days: int) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    def named(name: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-    # The authority's private key is not stored, so that nobody can sign another certificate with it.
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    begin, issuer = datetime.now(UTC) - timedelta(minutes=5), named("fedpohcs test fleet")
-
-    def builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        start = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-        start = start.serial_number(x509.random_serial_number())
-        start = start.not_valid_before(begin).not_valid_after(begin + timedelta(days=days))
-        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-        start = start.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        return start.add_extension(signer, critical=False)
-
-    usage = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    root = builder(issuer, authority).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    signing = x509.KeyUsage(digital_signature=False, key_cert_sign=True, crl_sign=True, **usage)
-    root = root.add_extension(signing, critical=True).sign(authority, hashes.SHA384())
-    leaf = builder(named(hosts[0]), server).add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+    server = ec.generate_private_key(ec.SECP384R1())
+    leaf = _builder(hosts[0], server, authority, days)
+    leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     leaf = leaf.add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
     leaf = leaf.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    serving = x509.KeyUsage(digital_signature=True, key_cert_sign=False, crl_sign=False, **usage)
-    leaf = leaf.add_extension(serving, critical=True).sign(authority, hashes.SHA384())
-    pem = serialization.Encoding.PEM
-    keys.authority.write_bytes(root.public_bytes(pem))
-    keys.certificate.write_bytes(leaf.public_bytes(pem))
-    private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write_secret(keys.server_key, server.private_bytes(pem, *private))
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    replace_file(keys.server_key, server.private_bytes(*form), mode=0o600)
+    replace_file(keys.certificate, _signed(leaf, authority, digital_signature=True))
 
 
 def _alternative(host: str) -> Any:
@@ -179,26 +250,27 @@ def _alternative(host: str) -> Any:
 
 
 def _write_node_key(keys: Keys, client: int) -> None:
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP384R1())
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    _write_secret(keys.node_key(client), key.private_bytes(*form))
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    keys.node_public_key(client).write_bytes(public + b"\n")
+    public = _write_pair(keys.node_key(client), ec.generate_private_key(ec.SECP384R1()))
+    keys.node_public_key(client).write_text(f"{public}\n")
 
 
 def _new_member(keys: Keys, client: int) -> str:
     """Write a new identity and return its line for the list of members."""
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    key = Ed25519PrivateKey.generate()
+    return f"{client} {_write_pair(keys.identity(client), Ed25519PrivateKey.generate())}\n"
+
+
+def _write_pair(path: Path, key: Any) -> str:
+    """Write a private key in OpenSSH's format and return the public key in the same."""
+    from cryptography.hazmat.primitives import serialization
+
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    _write_secret(keys.identity(client), key.private_bytes(*form))
+    _write_secret(path, key.private_bytes(*form))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return f"{client} {public.decode()}\n"
+    return public.decode()
 
 
 def _write_secret(path: Path, data: bytes) -> None:

@@ -1,36 +1,29 @@
 """A Flower fleet on this machine: a SuperLink and SuperNodes as child processes, which end with this process."""
 
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
-from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.errors import UserError
 from fedpohcs.deploy.app_folder import write_app
 from fedpohcs.deploy.flower_internals import check_internals
 from fedpohcs.deploy.guardian import MARK, end_processes, marked_processes, start_guardian
 from fedpohcs.deploy.keys import Keys, make_keys
-
-LOOPBACK = "127.0.0.1"
-SECONDS_TO_START = 180.0
-SECONDS_PER_POLL = 0.1
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # the package is installed; nothing is downloaded
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "PYTHONUNBUFFERED": "1",
-}
-
-PROGRAMS = Path(sys.executable).parent  # of the environment of this Python: Flower's programs are there as well
+from fedpohcs.deploy.programs import (
+    LOOPBACK,
+    SECONDS_TO_START,
+    checked_port,
+    find_program,
+    free_port,
+    quiet_environment,
+    wait_until_answered,
+)
+from fedpohcs.deploy.superlink import SuperLink
 
 Runtime = Literal["deployment", "simulation"]
 
@@ -48,6 +41,8 @@ class LocalFleet:
         insecure: bool = False,
         telemetry: bool = False,
         private: bool = False,
+        states: Path | None = None,
+        allow: Collection[str] = (),
     ) -> None:
         self.num_clients = num_clients
         self.logs = logs
@@ -55,14 +50,15 @@ class LocalFleet:
         self.port = checked_port(port)
         self.insecure = insecure
         self.private = private  # nodes get identities, and then take part in private runs only
+        self.allow = allow  # functions that a config may name on the nodes
         self.id = uuid.uuid4().hex
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # An empty working directory, because Ray would import packages from a folder that has some.
         self.scratch = Path(tempfile.mkdtemp(prefix="fedpohcs-fleet-"))
+        self.states = states or self.scratch / "states"
         self.guardian = start_guardian(self.id, self.scratch)
-        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
-        self.environment["PATH"] = f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        self.environment["FLWR_TELEMETRY_ENABLED"] = str(int(telemetry))
+        self.environment = quiet_environment(telemetry=telemetry)
+        self.environment |= {"FLWR_HOME": str(self.scratch / "flwr"), MARK: self.id}
         self.telemetry = telemetry
 
     def __enter__(self) -> "LocalFleet":
@@ -80,42 +76,28 @@ class LocalFleet:
         if self.runtime == "deployment":
             check_internals()  # its nodes would end at once, and the run wait for them
         self.logs.mkdir(parents=True, exist_ok=True)
-        (self.scratch / "flwr").mkdir()
         self.keys: Keys | None = None
         if not self.insecure:
             self.keys = make_keys(self.scratch / "keys", self.num_clients, ["localhost", LOOPBACK])
         self.port = self.port or free_port()
-        self._write_connection()
-        self._start_superlink()
+        self.superlink = SuperLink(self.scratch, free_port(), secure=not self.insecure, runtime=self.runtime)
+        self.superlink.prepare()
+        self._start_program("superlink", self.superlink.command(), self.superlink.port)
         if self.runtime == "deployment":
+            self.start_front()
             if self.keys:
                 self._register_nodes(self.keys)
             for client in range(1, self.num_clients + 1):
                 self.start_node(client)
 
-    def _write_connection(self) -> None:
-        trust = f'root-certificates = "{self.keys.authority}"' if self.keys else "insecure = true"
-        text = f'[superlink]\ndefault = "fleet"\n\n[superlink.fleet]\naddress = "{LOOPBACK}:{self.port}"\n{trust}\n'
-        (self.scratch / "flwr" / "config.toml").write_text(text, encoding="utf-8")
+    def start_front(self) -> None:
+        """Start the front, through which nodes reach the SuperLink, and wait until it answers."""
+        certificate, key = (self.keys.certificate, self.keys.server_key) if self.keys else (None, None)
+        self._start_program("front", self.superlink.front(self.port, certificate, key).command(), self.port)
 
-    def _start_superlink(self) -> None:
-        arguments = ["--host", LOOPBACK, "--port", str(self.port), "--disable-runtime-dependency-installation"]
-        if self.keys:
-            arguments += ["--ssl-ca-certfile", str(self.keys.authority), "--ssl-certfile", str(self.keys.certificate)]
-            arguments += ["--ssl-keyfile", str(self.keys.server_key)]
-        else:
-            arguments += ["--insecure"]
-        if self.runtime == "simulation":
-            arguments += ["--simulation"]
-        elif self.keys:
-            arguments += ["--enable-supernode-auth"]
-        self.spawn("superlink", find_program("flower-superlink"), *arguments)
-        deadline = time.monotonic() + SECONDS_TO_START
-        while not _answers(self.port):
-            self.check_alive("superlink")
-            if time.monotonic() > deadline:
-                raise UserError(f"the SuperLink did not start within {SECONDS_TO_START:g} s. See {self.logs}.")
-            time.sleep(SECONDS_PER_POLL)
+    def _start_program(self, name: str, command: list[str], port: int) -> None:
+        self.spawn(name, *command)
+        wait_until_answered(port, name, lambda: self.check_alive(name))
 
     def _register_nodes(self, keys: Keys) -> None:
         names = [f"register-{client}" for client in range(1, self.num_clients + 1)]
@@ -129,6 +111,8 @@ class LocalFleet:
     def start_node(self, client: int, key: Path | None = None) -> subprocess.Popen[bytes]:
         """Start the node of client number `client`, counted from 1."""
         arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--client-id", str(client)]
+        arguments += ["--state-dir", str(self.states)]
+        arguments += ["--allow", *self.allow] if self.allow else []
         if self.keys:
             key = key or self.keys.node_key(client)
             arguments += ["--root-certificates", str(self.keys.authority), "--key", str(key)]
@@ -181,39 +165,3 @@ class LocalFleet:
         """Process ids of the fleet, including those started by its processes."""
         own = [process.pid for process in self.processes.values() if process.poll() is None]
         return sorted({*own, *marked_processes(self.id)})
-
-
-def find_program(name: str) -> str:
-    """Path of one of Flower's programs, in the environment of this Python or on PATH."""
-    found = shutil.which(name, path=str(PROGRAMS)) or shutil.which(name)
-    if found is None:
-        raise UserError(f"{name} is not installed. Install it with: pip install 'fedpohcs[flower]'")
-    return found
-
-
-def free_port() -> int:
-    """A TCP port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
-
-
-def checked_port(port: int) -> int:
-    """Return `port`, or raise `UserError` if it is in use. 0 stands for a free port, chosen later."""
-    require(0 <= port < 2**16, "port", port, "must be at least 0 and below 65536")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed just now counts as free
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            remedy = "Name another, or 0 for any that is free"
-            raise UserError(f"port (={port}) cannot be used: {error.strerror}. {remedy}.") from error
-    return port
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection((LOOPBACK, port), timeout=1).close()
-    except OSError:
-        return False
-    return True

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.files import replace_file
+from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.client import Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
@@ -80,7 +80,7 @@ class Member:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Lock the state, so that a late process cannot overwrite a newer state with an older one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -10,6 +10,7 @@ from flwr.app import Context
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.deploy.allowed import outside_names
 
 if TYPE_CHECKING:  # imported at run time only if selection is private
     from fedpohcs.deploy.member import Member
@@ -28,12 +29,33 @@ def logical_client(context: Context) -> int:
 
 
 def state_folder(context: Context) -> Path:
-    """Folder for the states of all clients of this machine."""
-    given = context.node_config.get("state-dir") or context.run_config.get("state-dir")
+    """Folder for the states of all clients of this machine. Only nodes of a simulation take it from the run config."""
+    given = context.node_config.get("state-dir")
+    if _is_simulated(context):
+        given = given or context.run_config.get("state-dir")
     if given:
         return Path(str(given))
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "fedpohcs"
+
+
+def check_allowed(context: Context, config: ExperimentConfig) -> None:
+    """Refuse a config that names code or files of this device which the node does not allow.
+
+    Whoever starts a run could otherwise call any function here. Nodes of a simulation run on the machine of the user
+    who named the functions.
+    """
+    if _is_simulated(context):
+        return
+    allowed = set(str(context.node_config.get("allow", "")).split(","))
+    for setting, name in outside_names(config):
+        remedy = f"If this device may use it, start its node with: --allow {name}"
+        require(name in allowed, setting, name, "is not allowed by this node", remedy)
+
+
+def _is_simulated(context: Context) -> bool:
+    given = context.node_config
+    return "partition-id" in given and "client-id" not in given
 
 
 def run_folder(states: Path, run: str, client: int) -> Path:
@@ -80,7 +102,7 @@ def _key_files(context: Context) -> tuple[Path, Path] | None:
         require("members" in given, "members", "none", "must be in the node config beside identity")
         return Path(str(given["identity"])), Path(str(given["members"]))
     folder = context.run_config.get("simulated-keys")
-    if folder and "client-id" not in given:
+    if folder and _is_simulated(context):
         from fedpohcs.deploy.keys import Keys
 
         keys = Keys(Path(str(folder)))

@@ -29,19 +29,23 @@ def make_flower_executor(
     grid: Grid | EagerGrid,
     limits: Limits | None = None,
     members: Mapping[int, bytes] | None = None,
+    owners: Mapping[int, int] | None = None,
     record: bool = True,
     snapshot: Any = None,
 ) -> Executor:
-    """Clients behind a grid, protected as `config.privacy` says; `members` are their Ed25519 public keys."""
+    """Clients behind a grid, protected as `config.privacy` says.
+
+    `members` are their Ed25519 public keys, `owners` their nodes, if known.
+    """
     if config.privacy == "none":
-        return FlowerExecutor(config, grid=grid, record=record, snapshot=snapshot, limits=limits)
+        return FlowerExecutor(config, grid=grid, record=record, snapshot=snapshot, limits=limits, owners=owners)
     missing = [n + 1 for n in range(config.federation.num_clients) if n not in (members or {})]
     if missing:
         raise UserError(f"members must list the key of every client, but lacks those of {missing[:5]}.")
     if snapshot is not None and not isinstance(snapshot, PrivateSnapshot):
         raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
     remote: RemoteClients | None = snapshot.clients if snapshot else None
-    within = FlowerExecutor(config, grid=grid, record=record, snapshot=remote, limits=limits)
+    within = FlowerExecutor(config, grid=grid, record=record, snapshot=remote, limits=limits, owners=owners)
     return RemotePrivateExecutor(within, config, members or {}, snapshot)
 
 

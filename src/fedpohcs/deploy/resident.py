@@ -8,6 +8,7 @@ keeps its compiled code. It runs the installed client app only, and never code t
 import logging
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
@@ -22,9 +23,14 @@ SECONDS_PER_POLL = 0.1
 log = logging.getLogger("fedpohcs")
 
 
-def serve(address: str) -> None:
-    """Answer the messages of the SuperNode whose runtime is at `address`, one after the other, until stopped."""
-    supernode = _connect(address, flower.RuntimeVersionHttpInterceptor(component_name="SuperExec"))
+def serve(address: str, secret: bytes) -> None:
+    """Answer the messages of the SuperNode whose runtime is at `address`, one after the other, until stopped.
+
+    The SuperNode gives messages only to the process that has its `secret`.
+    """
+    version = flower.RuntimeVersionHttpInterceptor(component_name="SuperExec")
+    sign = flower.SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={flower.ACQUIRE_TASK})
+    supernode = _connect(address, version, sign)
     request = flower.AcquireTaskRequest(supported_task_types=[flower.TaskType.CLIENT_APP])
     while True:
         found = supernode.AcquireTask(request)
@@ -79,7 +85,7 @@ def _connect(address: str, *interceptors: Any) -> Any:
     return flower.RuntimeHttpClient.from_server_address(address, True, None, list(interceptors), retry_invoker=retry)
 
 
-def main(address: str, parent: int) -> int:
+def main(address: str, parent: int, secret: Path) -> int:
     """Serve the SuperNode at `address` until the process `parent` ends; `parent` reports an unsupported Flower."""
     try:
         flower.check_internals()
@@ -89,9 +95,9 @@ def main(address: str, parent: int) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     log.setLevel(logging.INFO)
     _prepare()
-    serve(address)
+    serve(address, secret.read_bytes())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

@@ -12,6 +12,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.files import replace_file
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.keys import load_members
+from fedpohcs.deploy.members import load_owners
 from fedpohcs.deploy.protocol import config_from_text
 from fedpohcs.runs.checkpoints import NUM_KEPT
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
@@ -49,8 +50,11 @@ def _run(grid: Grid, given: dict[str, Any]) -> None:
             min_clients=int(given["min-clients"]),
             keep_rounds=NUM_KEPT * max(cadence, 1) + 1,
         )
-        members = load_members(Path(str(given["members"]))) if config.privacy != "none" else None
-        return make_flower_executor(config, grid=EagerGrid(grid), limits=limits, members=members, **rest)
+        path = Path(str(given["members"]))
+        members = load_members(path) if config.privacy != "none" else None
+        owners = load_owners(path) if given["members"] else None
+        eager = EagerGrid(grid)
+        return make_flower_executor(config, grid=eager, limits=limits, members=members, owners=owners, **rest)
 
     config, out = config_from_text(str(given["config"])), Path(str(given["out"]))
     if given["resume"]:

@@ -8,6 +8,6 @@ import time
 
 LONGEST_SLEEP = 0.4
 
-if any(word.endswith("flower-supernode") for word in sys.orig_argv[:2]):
+if any(word.endswith(("flower-supernode", "fedpohcs.deploy.supernode")) for word in sys.orig_argv[:3]):
     _sleep = time.sleep
     time.sleep = lambda seconds: _sleep(min(seconds, LONGEST_SLEEP))
