@@ -184,7 +184,7 @@ def test_a_run_that_goes_on_writes_the_bytes_of_one_that_never_stopped(name: str
 
 
 def test_a_round_without_a_sound_update_keeps_policy_and_state() -> None:
-    optimiser = make_optimiser("momentum", ServerOptimiserConfig())
+    optimiser = make_optimiser("momentum", ServerOptimiserConfig(momentum=0.9))
     clients = ShiftingClients([[1.0], [2.0]])
     state = ServerState(0, clients.initial_params(), None, optimiser=optimiser.init(clients.initial_params()))
     federation = FederationConfig(num_clients=2, num_candidates=2, num_selected=2)
