@@ -99,6 +99,13 @@ def test_too_many_open_files_are_named_and_the_run_can_be_resumed(tmp_path: Path
     folder.append(record)
 
 
+def test_a_table_that_vanishes_while_a_checkpoint_is_written_does_not_end_the_run(tmp_path: Path) -> None:
+    """A link to nothing is in the list of tables and cannot be opened, as a file that vanishes in between."""
+    link = tmp_path / "run" / "vanished.csv"
+    run_experiment(CONFIG, tmp_path / "run", observers=[AtRound(1, lambda: link.symlink_to(tmp_path / "nothing"))])
+    assert (tmp_path / "run" / "checkpoints" / f"round-{CONFIG.rounds:06d}.ckpt").exists()
+
+
 def test_a_table_that_vanishes_is_begun_anew_with_one_warning_and_the_run_goes_on(tmp_path: Path) -> None:
     table = tmp_path / "run" / "timings.csv"
     with pytest.warns(UserWarning, match=r"timings\.csv has vanished; a new one is begun") as warned:

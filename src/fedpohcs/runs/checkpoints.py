@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -300,7 +301,7 @@ class CheckpointWriter:
     def _sync_tables(self) -> None:
         """Flush the tables to disk, so that they are never older than the checkpoint."""
         for path in self.folder.glob("*.csv"):
-            with path.open("rb") as file:
+            with suppress(FileNotFoundError), path.open("rb") as file:  # the next row begins a vanished table anew
                 os.fsync(file.fileno())
 
     def _raise_failure(self) -> None:
