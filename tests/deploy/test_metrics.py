@@ -1,5 +1,6 @@
 """Every metric over Flower's messages: as in one process, in the clear and hidden."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -87,6 +88,22 @@ def test_every_metric_that_can_be_hidden_is_measured_privately_as_in_one_process
         assert_same(one, other)
         assert not one.round or set(one.selection.scores) == {*NUMBERS, "selection_metric"}
     assert names == {(f"measured/{name}", "|u1") for name in (*NUMBERS, "weighted_advantage")}
+
+
+def test_a_node_sends_a_ticket_and_never_the_number_itself(
+    config: ExperimentConfig, states: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a draw of 1 - 1/e a ticket is minus the logarithm of the number, rounded to eight significant bits."""
+    monkeypatch.setattr("fedpohcs.privacy.client.system_uniform", lambda: 1 - 1 / math.e)
+    keys = make_keys(tmp_path / "keys", 4, ["localhost"])
+    config = replace(config, selector="gradient-sampling", rounds=1)
+    clear = [*in_process(config).remaining_rounds()][1].selection.scores["return_gradient"]
+    hidden = replace(config, privacy="masked", protection=ProtectionConfig(min_cohort=3))
+    make = partial(
+        make_flower_executor, grid=LoopGrid(hidden, states, keys=keys), limits=SHORT, members=load_members(keys.members)
+    )
+    sent = [*start_training(hidden, make).remaining_rounds()][1].selection.scores["return_gradient"]
+    np.testing.assert_allclose(sent, -np.log(clear), rtol=2**-7, atol=1e-6)
 
 
 def spoiled(answer: Message, question: Message, changes: Mapping[str, Any]) -> Message:

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.errors import UserError
+from fedpohcs.core.learning import as_kind
 from fedpohcs.core.presets import preset
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.learners.ppo import make_batch, policy_loss
+from fedpohcs.runs.experiment import run_experiment
 
 CLIENTS = np.array([2, 0])
 
@@ -69,3 +72,22 @@ def test_the_scale_turns_the_standardised_gradient_into_that_of_the_mean_return_
 
         expected = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.grad(total)(params.policy))])
         np.testing.assert_allclose(ours[row], expected, rtol=2e-3, atol=1e-3 * abs(expected).max())
+
+
+def test_the_gradient_of_the_return_is_the_standardised_gradient_with_its_scale() -> None:
+    federation = FederationConfig(num_clients=3, num_candidates=2, num_selected=1, evaluation_episodes=4)
+    executor = InProcessExecutor(replace(preset("tabular"), federation=federation))
+    params, names = executor.initial_params(), frozenset({"policy_gradient", "gradient_scale", "return_gradient"})
+    executor.evaluate(params, 0, np.arange(3))
+    found = executor.measure(params, 0, CLIENTS, names)
+    norms = np.sqrt((found.column("policy_gradient").astype(float) ** 2).sum(axis=1))
+    np.testing.assert_allclose(found.column("return_gradient"), found.column("gradient_scale") * norms, rtol=1e-5)
+
+
+@pytest.mark.parametrize("selector", ["gradient-sampling", "gradient-sampling-one-phase"])
+def test_a_learner_without_standardised_advantages_has_no_gradient_of_the_return(selector: str, tmp_path) -> None:
+    config = preset("tabular", selector=selector)
+    config = replace(config, learner=as_kind(config.learner, "dqn"))
+    with pytest.raises(UserError, match=r"selector \(='gradient-sampling.*reads return_gradient.*'dqn'"):
+        run_experiment(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

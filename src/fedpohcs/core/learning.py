@@ -21,6 +21,9 @@ class LearningConfig:
 
     algorithm: ClassVar[str]
     """The learner class, `module:Class`; imported when clients are built."""
+    standardises_advantages: ClassVar[bool] = False
+    """Whether the learner follows the gradient of standardised advantages. The metric `gradient_scale` turns that into the
+    gradient of the mean return."""
 
     kind: str = ""
     """The local learning algorithm; see `fedpohcs list`. Each kind has settings of its own."""
@@ -92,6 +95,7 @@ class PPOConfig(LearningConfig):
     """PPO with an adaptive KL penalty, or clipped. Paper: Sec. 5.2, Tables 1-3."""
 
     algorithm: ClassVar[str] = "fedpohcs.learners.ppo:PPO"
+    standardises_advantages: ClassVar[bool] = True
 
     kind: str = "ppo"
     loss: Literal["kl-penalty", "clip"] = "kl-penalty"

@@ -123,6 +123,7 @@ class Metric(NamedTuple):
             private selection refuses it.
         prefers: of a score, which values get a client selected: Byzantine clients claim those. None: it is no score.
         compile_ahead: compiles code of the first measurement; called in a separate thread when a run starts.
+        standardised: whether it undoes the standardisation of advantages, so that learners without it are refused.
     """
 
     measure: Callable[[MetricContext, ClientIds], Column]
@@ -136,6 +137,7 @@ class Metric(NamedTuple):
     hide: Literal["number", "ticket", "table"] | None = None
     prefers: Literal["high", "low"] | None = None
     compile_ahead: Callable[[], None] | None = None
+    standardised: bool = False
 
 
 def each(function: Callable[[MetricContext, int], Any]) -> Callable[[MetricContext, ClientIds], list[Any]]:

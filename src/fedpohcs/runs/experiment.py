@@ -266,6 +266,7 @@ def check_names(config: ExperimentConfig) -> None:
     if issubclass(world, HostWorld):
         world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
     config.learner.check_actions(world.actions)
+    _check_standardised(config, selector)
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
     optimiser = optimiser_name(config, selector)
@@ -280,6 +281,14 @@ def check_names(config: ExperimentConfig) -> None:
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:
+    """Refuse metrics of the gradient of the return with a learner that does not follow standardised advantages."""
+    reads = sorted(name for name in selector.requires if find_metric(name).standardised)
+    fits = not reads or config.learner.standardises_advantages
+    rule = f"reads {' and '.join(reads)}, which learner.kind {config.learner.kind!r} does not have"
+    require(fits, "selector", config.selector, rule, "Use ppo, or another selector.")
 
 
 def _check_trust(config: ExperimentConfig, selector: Selector) -> None:
