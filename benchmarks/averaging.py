@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--world", default="mountain-cars")
     parser.add_argument("--levels", default="medium,high")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--methods", required=True)
+    parser.add_argument("--methods", default="random/steps,draw-mean-gradient/ratio/m0.5")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--selected", type=int, help="K, and d at least as large")
     parser.add_argument("--episodes", type=int, help="evaluation episodes")

@@ -22,8 +22,8 @@ class LearningConfig:
     algorithm: ClassVar[str]
     """The learner class, `module:Class`; imported when clients are built."""
     standardises_advantages: ClassVar[bool] = False
-    """Whether the learner follows the gradient of standardised advantages. The metric `gradient_scale` turns that into the
-    gradient of the mean return."""
+    """Whether the learner follows the gradient of standardised advantages. The metric `gradient_scale` turns that
+    into the gradient of the mean return."""
 
     kind: str = ""
     """The local learning algorithm; see `fedpohcs list`. Each kind has settings of its own."""
