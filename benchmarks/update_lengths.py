@@ -1,9 +1,9 @@
 """How long the clients' updates are, and what they have lost: one round in which everybody is measured and trains.
 
-After so many rounds with the selector potential-only, for all clients: the length of the policy's update, and how it varies with the length of
-the standardised gradient, with L_n sigma_n (the metric gradient_scale) and with the learning potential. Reported are
-quartiles of each quantity over the median, and slopes of the logarithms by least squares: slope 1 means in proportion,
-slope 0 means unrelated. See docs/what-averaging-aims-at.md.
+After so many rounds with the selector potential-only, for all clients: the length of the policy's update, and how it
+varies with the length of the standardised gradient, with L_n sigma_n (the metric gradient_scale) and with the learning
+potential on a client's own pairs. Reported are quartiles of each quantity over the median, and slopes of the logarithms
+by least squares: slope 1 means in proportion, slope 0 means unrelated. See docs/what-averaging-aims-at.md.
 """
 
 from dataclasses import replace
