@@ -73,6 +73,7 @@ class Clients:
         only = np.array([client])
         self.executor._store(only, **take_clients(self.executor._initial_state(), only)._asdict())
         self.executor.history.pop(client, None)
+        self.executor.latest.pop(client, None)
         self.evaluated.pop(client, None)
 
 

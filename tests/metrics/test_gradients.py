@@ -40,7 +40,7 @@ def test_the_gradient_is_that_of_the_mean_surrogate_over_all_recorded_steps(epis
     params = executor.initial_params()
     for client, found in zip(CLIENTS.tolist(), gradients, strict=True):
         filters = jax.tree.map(lambda x: x[client], executor.state.filters)  # noqa: B023
-        batch = make_batch(executor.config.learner, params, filters, executor.episodes_of(client)[-1])
+        batch = make_batch(executor.config.learner, params, filters, executor.latest[client])
         loss = (executor.config.learner, batch.samples, batch.valid, params.kl_coefficient, jnp.float32(0))
         leaves = jax.tree.leaves(jax.grad(policy_loss)(params.policy, *loss))
         expected = -np.concatenate([np.ravel(leaf) for leaf in leaves])
@@ -59,7 +59,7 @@ def test_the_scale_turns_the_standardised_gradient_into_that_of_the_mean_return_
     ours = found.column("gradient_scale")[:, None] * found.column("policy_gradient")
     for row, client in enumerate(CLIENTS.tolist()):
         filters = jax.tree.map(lambda x: x[client], executor.state.filters)  # noqa: B023
-        trajectory = executor.episodes_of(client)[-1]
+        trajectory = executor.latest[client]
         seen, squares = float(filters.reward.seen), float(filters.reward.squares)
         advantage = np.asarray(executor.learner.step_advantages(params, filters, trajectory)) * np.sqrt(squares / seen)
         valid = np.asarray(trajectory.valid)

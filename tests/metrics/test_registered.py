@@ -107,10 +107,15 @@ def test_a_predictor_must_come_with_a_table_that_is_not_empty_and_not_without_be
     check_value("weighted_advantage", empty, config, params)
 
 
-def test_episodes_are_cut_as_the_table_cuts_them() -> None:
-    modelling = replace(CONFIG.modelling, steps_per_episode=9)
-    _, metrics = measured(replace(CONFIG, modelling=modelling), "episode_length")
-    assert metrics.column("episode_length").tolist() == [9, 9, 9]
+@pytest.mark.parametrize("name", ["episode_length", "return_gradient", "gradient_scale", "return_std"])
+def test_what_tables_are_made_of_does_not_change_what_other_metrics_read(name: str) -> None:
+    modelling = replace(CONFIG.modelling, episodes=3, steps_per_episode=9)
+    _, cut = measured(replace(CONFIG, modelling=modelling), name)
+    _, whole = measured(CONFIG, name)
+    assert cut.column(name).tolist() == whole.column(name).tolist()
+
+
+def test_the_length_of_an_episode_counts_all_of_its_steps() -> None:
     _, metrics = measured(CONFIG, "episode_length")
     assert metrics.column("episode_length").tolist() == [50, 50, 50]
 
@@ -126,7 +131,7 @@ def test_a_policy_that_was_not_evaluated_is_played_for_metrics_that_read_what_wa
     before = executor.latest_returns(CLIENTS)
     executor.measure(params, 1, CLIENTS, frozenset({name}))
     assert (executor.latest_returns(CLIENTS) != before).all() == plays
-    assert len(executor.episodes_of(4)) == (2 if name == "episode_length" else 1)
+    assert len(executor.episodes_of(4, modelled=True)) == (2 if name == "episode_length" else 1)
 
 
 def test_reading_a_metric_that_was_not_required_is_refused_by_name() -> None:

@@ -65,9 +65,9 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
     register_plugins()
     configure_jax(1)
     from fedpohcs.deploy.client import RemoteClient
-    from fedpohcs.metrics.base import read_from
+    from fedpohcs.metrics.base import reads_evaluation
 
-    record = read_from(make_selector(config.selector).requires, "episodes")
+    record = reads_evaluation(make_selector(config.selector).requires, config)
     member = member_of(context, config, request.run)
     remote = RemoteClient(config, logical_client(context), state_folder(context), record=record, member=member)
     received = message.content.array_records

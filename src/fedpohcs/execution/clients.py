@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +27,7 @@ from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
 from fedpohcs.learners.base import Broadcast, Learner, make_learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
-from fedpohcs.metrics.base import read_from
+from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.protocols import MostSteps, RemoteClients
 from fedpohcs.worlds import make_world
@@ -39,6 +39,10 @@ class ClientState(NamedTuple):
     filters: Any  # read by actors
     memory: Any  # read by learning alone: momentum, a replay buffer
     mean_return: np.ndarray  # of the latest evaluation
+
+
+Remember = Callable[[int, Trajectory], None]
+"""Records the episodes of a client, [T, E]."""
 
 
 class PlayOrder(NamedTuple):
@@ -89,7 +93,7 @@ class LocalExecutor(ABC):
 
         Args:
             config: of the experiment.
-            record: keep episodes, which measuring tables or gradients reads.
+            record: keep the episodes of evaluations, which some metrics read.
             snapshot: of an earlier executor of the same config and members, to go on where that one stood.
             members: the clients that will be asked here. None: all, held-out clients included.
         """
@@ -102,8 +106,8 @@ class LocalExecutor(ABC):
         self.program = ClientProgram(self.learner, config.federation.evaluation_episodes, config.filter_weight)
         self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
-        # Per client one slot per recorded round, newest last.
-        self.history: dict[int, deque[Trajectory]] = {}
+        self.latest: dict[int, Trajectory] = {}  # by client: whole episodes of the latest evaluation
+        self.history: dict[int, deque[Trajectory]] = {}  # by client: modelled episodes, a slot per round, newest last
         self.plays: list[PlayOrder] = []  # from which the recorded episodes come
         self.record = record
         find_discretiser(config.modelling.discretiser)  # a function that cannot be imported is refused at once
@@ -131,8 +135,8 @@ class LocalExecutor(ABC):
         """The filters of these clients after the steps of the initial policy that the config asks for."""
 
     @abstractmethod
-    def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
-        """Play episodes. The result has no trajectories; they are passed to `_remember` if requested."""
+    def _play(self, order: PlayOrder, remember: Remember | None = None) -> PlayResult:
+        """Play episodes. The result has no trajectories; `remember` gets those of each client."""
 
     @abstractmethod
     def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
@@ -157,8 +161,7 @@ class LocalExecutor(ABC):
         episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
         order = PlayOrder(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
         measured = bool((clients < self.num_clients).all())  # held-out clients are never measured
-        remember = self.record and self.config.modelling.episodes is None and measured
-        result = self._play_recorded(order) if remember else self._play(order, remember=False)
+        result = self._play_recorded(order) if self.record and measured else self._play(order)
         could = result.steps > 0
         done = take_clients(result, could)
         self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
@@ -191,8 +194,7 @@ class LocalExecutor(ABC):
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Measure on the episodes of the latest evaluation if possible, which costs no environment steps."""
-        episodes, returns = read_from(names, "episodes"), read_from(names, "returns")
-        self._play_for_measuring(params, round_number, clients, episodes=episodes, returns=returns)
+        self._play_for_measuring(params, round_number, clients, names)
         return measure_clients(self, params, round_number, clients, names)
 
     def latest_returns(self, clients: ClientIds) -> Vector:
@@ -203,20 +205,23 @@ class LocalExecutor(ABC):
         """The filters of some clients, with a leading client axis."""
         return take_clients(self.state.filters, clients)
 
-    def episodes_of(self, client: int) -> Sequence[Trajectory]:
-        """Recorded episodes of a client, [T, E] per recorded evaluation, newest last; none if it did not record any."""
-        return self.history.get(client, ())
+    def episodes_of(self, client: int, *, modelled: bool) -> Sequence[Trajectory]:
+        """Recorded episodes of a client, [T, E] per recorded round, newest last; none if it did not record any.
+
+        Those that tables are made of, or whole ones of the latest evaluation.
+        """
+        if modelled:
+            return self.history.get(client, ())
+        return (self.latest[client],) if client in self.latest else ()
 
     def stacked_episodes(self, trajectories: Sequence[Trajectory]) -> Trajectory:
         """Recorded episodes of several clients, with a leading client axis."""
         return self._stacked(list(trajectories))
 
-    def _play_for_measuring(
-        self, params: Params, round_number: int, clients: ClientIds, *, episodes: bool, returns: bool
-    ) -> None:
+    def _play_for_measuring(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> None:
         """Play for metrics that read episodes or returns, if those of the latest evaluation cannot be used.
 
-        They cannot if the config asks for extra episodes, or if this policy was not evaluated.
+        They cannot if tables have episodes of their own, or if this policy was not evaluated.
         """
         federation, modelling = self.config.federation, self.config.modelling
         filters = take_clients(self.state.filters, clients)
@@ -224,17 +229,16 @@ class LocalExecutor(ABC):
         def ordered(count: int, steps_per_episode: int | None) -> PlayOrder:
             return PlayOrder(params, Purpose.MODELLING, round_number, clients, filters, count, steps_per_episode)
 
-        if modelling.episodes is not None and episodes:
+        if modelling.episodes is not None and read_from(names, "modelled"):
             for client in clients.tolist():
                 self.history.pop(client, None)  # so that all episodes of a table have the same policy
-            self._play(ordered(modelling.episodes, modelling.steps_per_episode), remember=True)
-        if round_number % federation.evaluation_every:
-            remember = episodes and modelling.episodes is None
-            if remember or returns:
-                wanted = ordered(federation.evaluation_episodes, None)
-                result = self._play_recorded(wanted) if remember else self._play(wanted, remember=False)
-                could = result.steps > 0
-                self._store(clients[could], mean_return=result.mean_return[could])
+            self._play(ordered(modelling.episodes, modelling.steps_per_episode), self._model)
+        record = reads_evaluation(names, self.config)
+        if round_number % federation.evaluation_every and (record or read_from(names, "returns")):
+            wanted = ordered(federation.evaluation_episodes, None)
+            result = self._play_recorded(wanted) if record else self._play(wanted)
+            could = result.steps > 0
+            self._store(clients[could], mean_return=result.mean_return[could])
 
     def snapshot(self) -> Snapshot:
         """A copy of the present state, which later rounds do not change."""
@@ -271,7 +275,7 @@ class LocalExecutor(ABC):
     def _play_recorded(self, order: PlayOrder) -> PlayResult:
         """Play episodes and record them for later measurements."""
         self.plays = plays_in_use([*self.plays, order], self.config.modelling.history_rounds)
-        return self._play(order, remember=True)
+        return self._play(order, self._remember)
 
     def _initial_state(self) -> ClientState:
         memory = self.learner.init_memory(self.initial_params())
@@ -288,7 +292,13 @@ class LocalExecutor(ABC):
             jax.tree.map(lambda old, new: old.__setitem__(clients, new), getattr(self.state, name), rows)
 
     def _remember(self, client: int, trajectory: Trajectory) -> None:
-        """Record the episodes of a client, [T, E]."""
+        """Record the evaluation of a client, [T, E]; tables are made of it unless they have episodes of their own."""
+        self.latest[client] = trajectory
+        if self.config.modelling.episodes is None:
+            self._model(client, trajectory)
+
+    def _model(self, client: int, trajectory: Trajectory) -> None:
+        """Record episodes that tables are made of."""
         self.history.setdefault(client, deque(maxlen=self.config.modelling.history_rounds)).append(trajectory)
 
     def _stacked(self, trajectories: list[Trajectory]) -> Trajectory:

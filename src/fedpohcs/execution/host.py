@@ -13,7 +13,7 @@ from fedpohcs.core.randomness import Purpose
 from fedpohcs.core.trajectory import Status, Trajectory, position_in_episode
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
-from fedpohcs.execution.clients import LocalExecutor, PlayOrder
+from fedpohcs.execution.clients import LocalExecutor, PlayOrder, Remember
 from fedpohcs.execution.mapping import Chunk, joined
 from fedpohcs.learners.base import Broadcast, IterationResult, Progress
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
@@ -49,20 +49,23 @@ class HostExecutor(LocalExecutor):
         ]
         return joined(parts)
 
-    def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
+    def _play(self, order: PlayOrder, remember: Remember | None = None) -> PlayResult:
         horizon = min(self.world.horizon, order.steps_per_episode or self.world.horizon)
         quota = Quota(episodes=order.episodes, steps_per_episode=horizon)
         parts, failures = [], []
         for some in self._blocks(order, order.episodes * horizon):
             played = self._collect(some, quota)
             failures += [one.failure for one in played if one.failure]
-            if remember:
+            if remember is not None:
                 for client, one in zip(some.clients.tolist(), played, strict=True):
-                    self._remember(client, first_of_episodes(one.trajectory, self.config.modelling.steps_per_episode))
+                    remember(client, one.trajectory)
             parts.append(Chunk(some.clients, self._evaluated(some, played)))
         if len(failures) == len(order.clients) > 0:
             raise UserError(f"no client can play its environment. The first says: {failures[0]}")
         return joined(parts)
+
+    def _model(self, client: int, trajectory: Trajectory) -> None:
+        super()._model(client, first_of_episodes(trajectory, self.config.modelling.steps_per_episode))
 
     def _evaluated(self, order: PlayOrder, played: list[ClientEpisodes]) -> PlayResult:
         """Undiscounted raw return per episode."""

@@ -10,7 +10,7 @@ import numpy as np
 from fedpohcs.core.randomness import Purpose
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
-from fedpohcs.execution.clients import LocalExecutor, PlayOrder
+from fedpohcs.execution.clients import LocalExecutor, PlayOrder, Remember
 from fedpohcs.execution.mapping import Chunk, joined
 from fedpohcs.learners.base import Broadcast
 from fedpohcs.learners.client import ClientInputs, ClientProgram, PlayResult, TrainingResult
@@ -28,19 +28,19 @@ class InProcessExecutor(LocalExecutor):
         steps_an_evaluation = episodes * self.world.horizon * self.config.filter_weight
         for number in range(math.ceil(self.config.learner.filter_warmup_steps / steps_an_evaluation)):
             order = PlayOrder(params, Purpose.WARM_UP, number, clients, filters, episodes)
-            filters = self._play(order, remember=False).filters
+            filters = self._play(order).filters
         return filters
 
-    def _play(self, order: PlayOrder, *, remember: bool) -> PlayResult:
+    def _play(self, order: PlayOrder, remember: Remember | None = None) -> PlayResult:
         """Play episodes. Trajectories are large, so they stay in chunks and are never joined."""
         program = replace(self.program, evaluation_episodes=order.episodes)
         sent = self._broadcast(order.params, order.purpose, order.round_number)
         own = ClientInputs(order.clients, take_clients(self.population, order.clients), order.filters)
         chunks = self.clients.run_chunks(ClientProgram.evaluate, program, sent, (own,), order.clients)
-        if remember:
+        if remember is not None:
             for part in chunks:
                 for position, client in enumerate(part.clients.tolist()):  # views into the chunk
-                    self._remember(client, jax.tree.map(lambda x: x[:, position], part.result.trajectory))  # noqa: B023
+                    remember(client, jax.tree.map(lambda x: x[:, position], part.result.trajectory))  # noqa: B023
         return joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
 
     def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:

@@ -41,12 +41,13 @@ class LocalContext:
         return self.executor.latest_returns(clients)
 
     def episodes(self, client: int) -> Sequence[Trajectory]:
-        """Recorded episodes of a client, one trajectory [T, E] per recorded evaluation, newest last."""
-        found = self.executor.episodes_of(client)
+        """Recorded episodes of a client, one trajectory [T, E] per recorded round, newest last."""
+        modelled = find_metric(self.metric).reads == "modelled"
+        found = self.executor.episodes_of(client, modelled=modelled)
         if not found:
             raise UserError(
                 f"metric (={self.metric!r}) reads episodes of client {client + 1}, which recorded none. "
-                "Let the metric say reads='episodes'."
+                "Let the metric say reads='episodes' or reads='modelled'."
             )
         return found
 

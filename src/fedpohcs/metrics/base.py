@@ -49,7 +49,7 @@ class MetricContext(Protocol):
         ...
 
     def episodes(self, client: int) -> Sequence[Trajectory]:
-        """Recorded episodes of a client, one trajectory [T, E] per recorded evaluation, newest last."""
+        """Recorded episodes of a client, [T, E]: of the latest evaluation, or of modelled rounds, newest last."""
         ...
 
     def filters(self, client: int) -> Filters:
@@ -117,7 +117,8 @@ class Metric(NamedTuple):
         check: raises `BadReplyError` if arrays that keep the rules do not fit each other.
         misfits: given the sound values of all clients, the errors of those that do not fit most others, by position.
         join: the values of all clients as a column.
-        reads: what must have been played: recorded episodes, the latest returns alone, or nothing.
+        reads: what must have been played. "episodes": those of the evaluation, whole; "modelled": those that tables are
+            made of, which `modelling` may count and cut otherwise; "returns": the latest returns alone; None: nothing.
         hide: how privacy sends it. "number": rounded; "ticket": as a lottery ticket, by which clients are drawn in
             proportion to the number; "table": a `WeightedAdvantage`, of which the server learns Delta_n alone; None:
             private selection refuses it.
@@ -133,7 +134,7 @@ class Metric(NamedTuple):
     check: Callable[[Arrays, ExperimentConfig], None] = _no_check
     misfits: Callable[[Sequence[Arrays]], Mapping[int, BadReplyError]] = _no_misfits
     join: Callable[[Sequence[Any]], Column] = _numbers
-    reads: Literal["episodes", "returns"] | None = "episodes"
+    reads: Literal["episodes", "modelled", "returns"] | None = "episodes"
     hide: Literal["number", "ticket", "table"] | None = None
     prefers: Literal["high", "low"] | None = None
     compile_ahead: Callable[[], None] | None = None
@@ -160,9 +161,14 @@ def find_metric(name: str) -> Metric:
     return metric
 
 
-def read_from(names: Iterable[str], source: str) -> bool:
-    """Whether one of these metrics reads "episodes", or "returns"."""
-    return any(find_metric(name).reads == source for name in names)
+def read_from(names: Iterable[str], *sources: str) -> bool:
+    """Whether one of these metrics reads "episodes", "modelled" episodes or "returns"."""
+    return any(find_metric(name).reads in sources for name in names)
+
+
+def reads_evaluation(names: Iterable[str], config: ExperimentConfig) -> bool:
+    """Whether one of these metrics reads the episodes of evaluations; `modelling.episodes` spares tables from it."""
+    return read_from(names, "episodes", *(["modelled"] if config.modelling.episodes is None else []))
 
 
 def hidden_as(names: Iterable[str], *forms: str) -> list[str]:

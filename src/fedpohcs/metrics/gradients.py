@@ -71,7 +71,7 @@ def _flattened(tree: Any) -> jax.Array:
 
 
 def gradient_norm(context: MetricContext, clients: ClientIds) -> Vector:
-    """Mean norm of the policy gradient over a few minibatches of the episodes recorded last."""
+    """Mean norm of the policy gradient over a few minibatches of the episodes that tables are made of."""
     return context.compute(mean_norms, clients)
 
 
@@ -81,12 +81,12 @@ def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
 
 
 def return_gradient(context: MetricContext, clients: ClientIds) -> Vector:
-    """Norm of the gradient of the mean return over the episodes recorded last."""
+    """Norm of the gradient of the mean return over the episodes of the latest evaluation."""
     return context.compute(return_gradient_norms, clients)
 
 
 def policy_gradient(context: MetricContext, clients: ClientIds) -> np.ndarray:
-    """The policy gradient over the episodes recorded last, as one vector in the order of the policy's arrays."""
+    """The policy gradient over the episodes of the latest evaluation, a vector in the order of the policy's arrays."""
     return context.compute(mean_gradients, clients)
 
 
@@ -95,7 +95,7 @@ def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[
     return {"": ArrayRule(np.float32, (sum(np.size(leaf) for leaf in jax.tree.leaves(params.policy)),))}
 
 
-GRADIENT_NORM = Metric(gradient_norm, hide="number", prefers="high")
+GRADIENT_NORM = Metric(gradient_norm, reads="modelled", hide="number", prefers="high")
 GRADIENT_SCALE = Metric(gradient_scale, hide="ticket", prefers="high", standardised=True)
 RETURN_GRADIENT = Metric(return_gradient, hide="ticket", prefers="high", standardised=True)
 POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)

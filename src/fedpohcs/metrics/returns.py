@@ -7,7 +7,7 @@ import numpy as np
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.types import ClientIds, Vector
 from fedpohcs.metrics.base import Metric, MetricContext, each
-from fedpohcs.metrics.episodes import first_steps, in_order
+from fedpohcs.metrics.episodes import in_order
 
 
 def mean_return(context: MetricContext, clients: ClientIds) -> Vector:
@@ -16,25 +16,24 @@ def mean_return(context: MetricContext, clients: ClientIds) -> Vector:
 
 
 def return_std(context: MetricContext, client: int) -> float:
-    """Standard deviation of the undiscounted return over the episodes recorded last."""
+    """Standard deviation of the undiscounted return over the episodes of the latest evaluation."""
     returns, _ = _totals(context, client)
     return float(returns.std()) if len(returns) else math.nan
 
 
 def episode_length(context: MetricContext, client: int) -> float:
-    """Mean number of steps of the episodes recorded last."""
+    """Mean number of steps of the episodes of the latest evaluation."""
     _, lengths = _totals(context, client)
     return float(lengths.mean()) if len(lengths) else math.nan
 
 
 def _totals(context: MetricContext, client: int) -> tuple[Vector, Vector]:
-    latest = context.episodes(client)[-1]
-    return episode_totals(latest, context.config.modelling.steps_per_episode)
+    return episode_totals(context.episodes(client)[-1])
 
 
-def episode_totals(trajectory: Trajectory, steps_per_episode: int | None = None) -> tuple[Vector, Vector]:
-    """Return and length of each recorded episode, of which only so many first steps count (None: all)."""
-    steps = first_steps(in_order(trajectory), steps_per_episode)
+def episode_totals(trajectory: Trajectory) -> tuple[Vector, Vector]:
+    """Return and length of each recorded episode."""
+    steps = in_order(trajectory)
     if not len(steps.reward):
         return np.empty(0), np.empty(0)
     end = np.flatnonzero(steps.last) + 1

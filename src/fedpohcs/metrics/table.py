@@ -179,6 +179,7 @@ WEIGHTED_ADVANTAGE = Metric(
     _check,
     other_widths,
     join=tuple,
+    reads="modelled",
     hide="table",
     compile_ahead=_compile_ahead,
 )

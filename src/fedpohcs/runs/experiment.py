@@ -13,7 +13,7 @@ from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
-from fedpohcs.metrics.base import find_metric, hidden_as, read_from
+from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.storage import RunFolder
 from fedpohcs.server.optimisers import make_optimiser
@@ -82,7 +82,7 @@ class Training:
         for metric in map(find_metric, self.selector.requires):
             if metric.compile_ahead is not None:
                 threading.Thread(target=metric.compile_ahead, daemon=True).start()
-        record = read_from(self.selector.requires, "episodes")
+        record = reads_evaluation(self.selector.requires, config)
         clients = make_clients(config, record=record, snapshot=saved.clients if saved else None)
         self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
