@@ -7,7 +7,7 @@ import numpy as np
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.types import ClientIds, Vector
 from fedpohcs.metrics.base import Metric, MetricContext, each
-from fedpohcs.metrics.episodes import in_order
+from fedpohcs.metrics.episodes import first_steps, in_order
 
 
 def mean_return(context: MetricContext, clients: ClientIds) -> Vector:
@@ -33,7 +33,7 @@ def _totals(context: MetricContext, client: int) -> tuple[Vector, Vector]:
 
 def episode_totals(trajectory: Trajectory) -> tuple[Vector, Vector]:
     """Return and length of each recorded episode."""
-    steps = in_order(trajectory)
+    steps = first_steps(in_order(trajectory), None)
     if not len(steps.reward):
         return np.empty(0), np.empty(0)
     end = np.flatnonzero(steps.last) + 1
