@@ -133,10 +133,11 @@ def test_selection_shares_count_ids_from_one(make_run: MakeRun) -> None:
 
 def test_differences_are_paired_by_seed(groups: list[Group]) -> None:
     difference = tables.paired_difference(groups[1], groups[0], tables.make_scope(groups))
-    interval, p_value = difference["mean return, last 10 rounds"]
+    interval, p_value, above = difference["mean return, last 10 rounds"]
     assert interval.estimate == pytest.approx(35.5)  # one more a round, over rounds 31..40
     assert interval.low == pytest.approx(interval.high)  # the seed's own effect cancels
     assert p_value == 2 / 2**3
+    assert above[:3] == (1, 1, 1)
 
 
 def test_groups_without_a_common_seed_have_no_difference(make_run: MakeRun) -> None:
@@ -147,12 +148,14 @@ def test_groups_without_a_common_seed_have_no_difference(make_run: MakeRun) -> N
 
 
 def test_tables_show_selectors_side_by_side_then_thresholds_then_differences(groups: list[Group]) -> None:
-    statistics, reached, differences = tables.statistics_tables(groups, thresholds=(50,))
+    statistics, reached, differences, above = tables.statistics_tables(groups, thresholds=(50,))
     assert statistics.title == "tabular, medium heterogeneity, 3 seeds"
     assert statistics.headers == ("", "fedavg", "fedpohcs")
     assert ("mean return, last 10 rounds", "31.0 [30.0, 32.0]", "66.5 [65.5, 67.5]") in statistics.rows
     assert ("rounds to mean return >= 50", "not reached (0 of 3)", "28 (3 of 3)") in reached.rows
     assert differences.title.startswith("difference to fedavg")
+    assert above.title.startswith("probability to be above fedavg")
+    assert ("mean return, last 10 rounds", "1.00 [1.00, 1.00]") in above.rows
     assert ("mean return, last 10 rounds", "35.5 [35.5, 35.5], p 0.250") in differences.rows
     assert "3 shared seeds it cannot be below 0.250" in differences.note
 
@@ -212,7 +215,9 @@ def test_terminal_shows_intervals_with_their_brackets(groups: list[Group], capsy
 
 def test_csv_has_full_precision_and_the_value_of_every_seed(groups: list[Group]) -> None:
     rows = list(csv.DictReader(io.StringIO(tables.to_csv(groups, thresholds=(50,)))))
-    found = {(row["group"], row["reference"], row["statistic"]): row for row in rows}
+    found = {
+        (row["group"], row["reference"], row["statistic"]): row for row in rows if row["summary"] != "probability above"
+    }
     row = found["fedavg", "", "mean return, last 10 rounds"]
     assert [float(row[name]) for name in ("estimate", "low_95", "high_95")] == pytest.approx([31, 30, 32], abs=1e-6)
     assert [float(value) for value in row["values"].split()] == [30.0, 31.0, 32.0]

@@ -11,6 +11,7 @@ from fedpohcs.analysis.statistics import (
     interquartile_mean,
     kaplan_meier_median,
     mean_interval,
+    probability_above,
     sign_flip_test,
     summarise_times,
 )
@@ -90,6 +91,29 @@ def test_sign_flip_test_is_scipys_permutation_test(count: int) -> None:
         (differences,), np.mean, permutation_type="samples", alternative="two-sided", n_resamples=np.inf
     )
     assert sign_flip_test(differences) == pytest.approx(theirs.pvalue)
+
+
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_the_probability_to_be_above_is_mann_whitneys_statistic(count: int) -> None:
+    values, others = np.random.default_rng(count).integers(0, 6, size=(2, count)).astype(float)  # with ties
+    theirs = stats.mannwhitneyu(values, others).statistic / count**2
+    found = probability_above(values, others)
+    assert found.estimate == pytest.approx(theirs)
+    assert 0 <= found.low <= found.estimate <= found.high <= 1
+
+
+def test_resamples_of_the_probability_to_be_above_keep_seeds_together() -> None:
+    """Where seeds matter much and methods little, all pairs of a resample of one seed have the same winner."""
+    seeds = np.array([0.0, 100.0])
+    found = probability_above(seeds + 1, seeds)
+    assert found[:3] == (0.75, 0.75, 1.0)  # of the four resamples two have one seed only, and there it is 1
+
+
+def test_one_seed_has_a_probability_to_be_above_without_limits_and_nan_has_none() -> None:
+    assert probability_above([2.0], [1.0]).estimate == 1
+    assert np.isnan(probability_above([2.0], [1.0]).low)
+    assert np.isnan(probability_above([2.0, np.nan], [1.0, 0.0]).estimate)
+    assert np.isnan(probability_above([], []).estimate)
 
 
 def test_sign_flip_test_of_many_pairs_is_close_to_the_t_test() -> None:

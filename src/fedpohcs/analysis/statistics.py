@@ -127,6 +127,30 @@ def sign_flip_test(differences: ArrayLike) -> float:
     return float(np.mean(np.abs(signs @ differences) >= observed - slack))
 
 
+def probability_above(values: ArrayLike, others: ArrayLike) -> Interval:
+    """Probability that a run is above a run of another method: the share of all pairs of seeds, ties count half.
+
+    It is the probability of improvement of Agarwal et al. (2021, "Deep reinforcement learning at the edge of the
+    statistical precipice"). The interval resamples seeds; the two methods share their seeds, in the same order, so both
+    get the same resample. Percentiles are those of `bootstrap_limits`.
+
+    Example:
+        >>> probability_above([3.0, 5.0], [4.0, 2.0]).estimate
+        0.75
+    """
+    values, others = np.asarray(values, float), np.asarray(others, float)
+    as_tuple = tuple(values.tolist())
+    if not len(values) or not (np.isfinite(values).all() and np.isfinite(others).all()):
+        return Interval(np.nan, np.nan, np.nan, as_tuple)
+    above = (values[:, None] > others) + (values[:, None] == others) / 2
+    estimate = float(above.mean())
+    if len(values) < 2:
+        return Interval(estimate, np.nan, np.nan, as_tuple)
+    weights, tail = _resample_weights(len(values)), expanded_tail(len(values))
+    low, high = np.quantile(((weights @ above) * weights).sum(axis=1), [tail, 1 - tail])
+    return Interval(estimate, float(low), float(high), as_tuple)
+
+
 def first_reached(values: NDArray[Any], clock: NDArray[Any], threshold: float) -> tuple[float, bool]:
     """First time of `clock` at which `values` are at least `threshold`; if there is none, the last time (censored).
 

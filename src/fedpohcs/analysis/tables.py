@@ -20,6 +20,7 @@ from fedpohcs.analysis.statistics import (
     first_reached,
     interquartile_mean,
     mean_interval,
+    probability_above,
     sign_flip_test,
     summarise_times,
 )
@@ -57,6 +58,7 @@ class Difference(NamedTuple):
 
     interval: Interval
     p_value: float
+    above: Interval  # probability that a run is above one of the reference
 
     @property
     def estimate(self) -> float:
@@ -163,8 +165,13 @@ def paired_difference(group: Group, reference: Group, scope: Scope) -> dict[str,
     theirs = {run.config.seed: run_statistics(run, scope) for run in reference.runs}
     seeds = [seed for seed in ours if seed in theirs]
     names = [name for name in next(iter(ours.values())) if name in next(iter(theirs.values()))]
-    differences = {name: [ours[seed][name] - theirs[seed][name] for seed in seeds] for name in names}
-    return {name: Difference(mean_interval(d), sign_flip_test(d)) for name, d in differences.items()}
+    found = {name: [(ours[seed][name], theirs[seed][name]) for seed in seeds] for name in names}
+    return {name: _difference(*np.array(pairs).reshape(-1, 2).T) for name, pairs in found.items()}
+
+
+def _difference(values: Vector, others: Vector) -> Difference:
+    difference = values - others
+    return Difference(mean_interval(difference), sign_flip_test(difference), probability_above(values, others))
 
 
 def statistics_tables(
@@ -197,6 +204,7 @@ def statistics_tables(
             tables.append(
                 _differences_table(f"difference to {base.label}, paired by seed ({place})", members, base, scope)
             )
+            tables.append(_above_table(f"probability to be above {base.label} ({place})", members, base, scope))
     return tables
 
 
@@ -250,19 +258,11 @@ def _csv_rows(group: Group, base: Group | None, scope: Scope) -> Iterator[tuple[
         marked = [f"{time!r}{'' if hit else '+'}" for time, hit in zip(times, reached, strict=True)]
         yield ("", name, "kaplan-meier median", median, "", "", "", "", len(times), " ".join(marked))
     if base is not None and base is not group:
-        for name, ((mean, low, high, values), p_value) in paired_difference(group, base, scope).items():
-            row = (
-                _no_formula(base.label),
-                name,
-                "mean difference",
-                mean,
-                low,
-                high,
-                interquartile_mean(values),
-                p_value,
-                len(values),
-            )
+        label = _no_formula(base.label)
+        for name, ((mean, low, high, values), p_value, above) in paired_difference(group, base, scope).items():
+            row = (label, name, "mean difference", mean, low, high, interquartile_mean(values), p_value, len(values))
             yield (*row, " ".join(map(repr, values)))
+            yield (label, name, "probability above", *above[:3], "", "", len(values), "")
 
 
 def id_groups(num_clients: int) -> list[tuple[int, int]]:
@@ -362,6 +362,17 @@ def _differences_table(title: str, groups: Sequence[Group], base: Group, scope: 
         f"comparisons; with {shared} shared seeds it cannot be below {_decimal(2 / 2**shared, 3)}."
     )
     return table._replace(rows=tuple(row for row in table.rows if any(cell != "-" for cell in row[1:])), note=note)
+
+
+def _above_table(title: str, groups: Sequence[Group], base: Group, scope: Scope) -> Table:
+    """The probability of improvement for returns."""
+    others = [group for group in groups if group is not base]
+    summaries = [
+        {name: found.above for name, found in paired_difference(group, base, scope).items() if "selection" not in name}
+        for group in others
+    ]
+    note = "Share of all pairs of runs, one of each method [95 % bootstrap interval]; a half means no difference."
+    return _table(title, others, summaries, lambda interval, _: _show_interval(interval, 2), note)
 
 
 def _table(
