@@ -243,7 +243,7 @@ def measure_updates(arguments: Any) -> tuple[Any, list[Figure]]:
 def whole_runs(arguments: Any, name: str, seeds: int, changes: dict[str, Any]) -> list[Any]:
     """The runs of seeds 0, 1, ..., trained now unless they are there."""
     from fedpohcs.cli.grid import complete_run
-    from fedpohcs.runs.storage import load_run
+    from fedpohcs.runs.loading import load_run
 
     runs = []
     for seed in range(seeds):
@@ -257,7 +257,8 @@ def whole_runs(arguments: Any, name: str, seeds: int, changes: dict[str, Any]) -
 
 def is_complete(folder: Path) -> bool:
     from fedpohcs.cli.grid import read_progress
-    from fedpohcs.runs.storage import is_run, read_config
+    from fedpohcs.runs.layout import is_run
+    from fedpohcs.runs.loading import read_config
 
     return is_run(folder) and read_progress(folder).round == read_config(folder).rounds
 

@@ -115,7 +115,7 @@ def restored(run: Path) -> tuple[Any, Any]:
     from fedpohcs.execution import make_executor
     from fedpohcs.runs.checkpoints import latest_checkpoint
     from fedpohcs.runs.experiment import configure_jax
-    from fedpohcs.runs.storage import RunFolder
+    from fedpohcs.runs.folder import RunFolder
 
     with RunFolder.reopen(run, None) as folder:
         config, last_round = folder.config, folder.last_round()

@@ -46,7 +46,7 @@ def run_fleet(nodes: int, rounds: int) -> dict[str, Any]:
     from fedpohcs.deploy.app_folder import run_settings
     from fedpohcs.deploy.guardian import marked_processes
     from fedpohcs.deploy.local import LocalFleet
-    from fedpohcs.runs.storage import load_run
+    from fedpohcs.runs.loading import load_run
 
     config = preset("tabular")
     federation = replace(

@@ -82,7 +82,7 @@ def timed_run(case: str, num_clients: int, rounds: int) -> tuple[list[float], fl
     from fedpohcs import run_experiment
     from fedpohcs.deploy.app_folder import run_settings
     from fedpohcs.deploy.guardian import marked_processes
-    from fedpohcs.runs.storage import load_run
+    from fedpohcs.runs.loading import load_run
 
     config, memory, start = small_config(case, num_clients, rounds), {}, time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:

@@ -58,7 +58,7 @@ def same_after(kills: int, scratch: Path) -> dict[str, bool]:
 
 def lengthen(run: Path, rounds: int) -> None:
     """Give the run that many rounds without training any."""
-    from fedpohcs.runs.storage import RunFolder
+    from fedpohcs.runs.folder import RunFolder
 
     with RunFolder.reopen(run, rounds):
         pass

@@ -21,7 +21,7 @@ from _common import Figure, Goal, argument_parser, benchmark_config, machine_fac
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.types import Evaluation, RoundRecord, Selection
-from fedpohcs.runs.storage import RunFolder
+from fedpohcs.runs.folder import RunFolder
 
 SELECTORS = ("fedavg", "power-of-choice", "gradient-norm", "fedpohcs")
 SCORES = ("selection_metric", "learning_potential", "heterogeneity", "similarity")

@@ -11,7 +11,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import Evaluation, RoundRecord, Selection
 from fedpohcs.execution.devices import configure_jax
-from fedpohcs.runs.storage import RunFolder
+from fedpohcs.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
 

@@ -27,8 +27,8 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.toml import read_toml, to_toml
 from fedpohcs.runs.experiment import resume_experiment
+from fedpohcs.runs.loading import load_run
 from fedpohcs.runs.policy import load_policy, read_arrays
-from fedpohcs.runs.storage import load_run
 
 STORED = Path(__file__).parent / "runs" / "stored"
 DEEP_LIST = "[" * 100_000 + "]" * 100_000

@@ -31,7 +31,9 @@ from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, OPTIMISERS, 
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.metrics.base import Metric
 from fedpohcs.runs import experiment
-from fedpohcs.runs.storage import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS, RunFolder, load_run
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.layout import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS
+from fedpohcs.runs.loading import load_run
 from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import make_world, world_levels

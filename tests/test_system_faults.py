@@ -21,7 +21,8 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import RoundRecord
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
-from fedpohcs.runs.storage import RunFolder, load_run
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import load_run
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=2)
 CONFIG = replace(preset("tabular", selector="power-of-choice"), rounds=5, federation=SMALL)

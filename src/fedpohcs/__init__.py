@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from fedpohcs.learners.networks import Network
     from fedpohcs.metrics.base import Metric, MetricContext
     from fedpohcs.runs.experiment import History, resume_experiment, run_experiment
+    from fedpohcs.runs.loading import load_run
     from fedpohcs.runs.policy import load_policy
-    from fedpohcs.runs.storage import load_run
     from fedpohcs.server.aggregation import Aggregator, Combination, SoundUpdates
     from fedpohcs.server.optimisers import Proposal, ServerOptimiser
     from fedpohcs.server.selection import Question, Selector
@@ -116,7 +116,7 @@ __getattr__ = importer(
         "metrics.base": "Metric MetricContext",
         "runs.experiment": "History resume_experiment run_experiment",
         "runs.policy": "load_policy",
-        "runs.storage": "load_run",
+        "runs.loading": "load_run",
         "server.aggregation": "Aggregator Combination SoundUpdates",
         "server.optimisers": "Proposal ServerOptimiser",
         "server.selection": "Question Selector",

@@ -12,7 +12,7 @@ from fedpohcs.analysis.groups import Group, group_runs, load_groups
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.learning import PPOConfig
-from fedpohcs.runs.storage import Run, load_run
+from fedpohcs.runs.loading import Run, load_run
 
 RETURN_AT_0 = -5.5  # minus the mean of the ids 0..11
 

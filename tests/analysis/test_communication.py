@@ -9,7 +9,7 @@ from fedpohcs.analysis.communication import traffic, weight_bytes
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.runs.experiment import run_experiment
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 from fedpohcs.server.round import upload_bytes
 
 TABULAR_BYTES = 4 * (6 * 3 + 3 + 6 + 1 + 1)  # one linear layer each for policy and critic, and beta

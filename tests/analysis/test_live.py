@@ -11,7 +11,8 @@ from fedpohcs.analysis.live import LiveReport, ReportServer, serve
 from fedpohcs.cli import main
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
-from fedpohcs.runs.storage import RunFolder, read_config
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import read_config
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.live import LiveReport, serve
 from fedpohcs.analysis.report import write_report
 from fedpohcs.core.presets import preset
-from fedpohcs.runs.storage import RunFolder, read_config
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import read_config
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="needs Chromium; on Debian: apt install chromium")
 

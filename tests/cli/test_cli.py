@@ -17,7 +17,8 @@ from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.runs import experiment
-from fedpohcs.runs.storage import RunFolder, load_run, read_config
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import load_run, read_config
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.runs.experiment import run_experiment
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4)
 CONFIG = replace(preset("tabular"), rounds=3, federation=SMALL)

@@ -19,7 +19,8 @@ from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import PRESETS, WORLDS
 from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.core.toml import read_toml, to_toml
-from fedpohcs.runs.storage import RunFolder, load_run, read_config
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import load_run, read_config
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig

@@ -9,7 +9,7 @@ from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import PRESETS
 from fedpohcs.core.toml import read_toml, to_toml
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -27,7 +27,7 @@ from fedpohcs.deploy.keys import make_keys
 from fedpohcs.deploy.local import LocalFleet, Runtime, find_program, free_port
 from fedpohcs.deploy.programs import end_child
 from fedpohcs.runs.experiment import run_experiment
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 
 SMALL = FederationConfig(num_clients=3, num_candidates=3, num_selected=2, evaluation_episodes=8)
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)

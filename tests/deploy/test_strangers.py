@@ -28,7 +28,7 @@ from fedpohcs.deploy.flower_internals import FLEET_CALLS
 from fedpohcs.deploy.keys import Keys, make_authority, make_identity, make_keys
 from fedpohcs.deploy.members import MemberKeys, add_member, read_members, read_public, remove_member, write_members
 from fedpohcs.deploy.programs import LOOPBACK, end_child, find_program, free_port, quiet_environment
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 
 PATIENCE = 300.0
 PROTOBUF = {"content-type": "application/protobuf"}

@@ -17,7 +17,8 @@ from fedpohcs.core.registries import WORLDS
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
-from fedpohcs.runs.storage import RunFolder, load_run
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import load_run
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.base import with_held_out
 from fedpohcs.worlds.tabular import TabularWorlds

@@ -23,7 +23,7 @@ from fedpohcs.learners.filters import filter_observation, init_filters
 from fedpohcs.learners.networks import PolicyParams, action_distribution, init_agent
 from fedpohcs.metrics.packing import check_value
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 from fedpohcs.worlds.host import ClientEpisodes, Play, Quota, episode_generator
 from fedpohcs.worlds.mujoco import Hoppers, Parameter
 

@@ -16,7 +16,7 @@ from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics
 from fedpohcs.privacy.messages import Kind, parse
 from fedpohcs.runs.experiment import Training, check_names, resume_experiment, run_experiment, start_training
-from fedpohcs.runs.storage import Run, load_run
+from fedpohcs.runs.loading import Run, load_run
 from fedpohcs.server.selection import Question
 
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)

@@ -35,7 +35,7 @@ from fedpohcs.runs.checkpoints import (
     write_checkpoint,
 )
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
-from fedpohcs.runs.storage import RunFolder
+from fedpohcs.runs.folder import RunFolder
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4)
 CONFIG = replace(preset("tabular"), rounds=6, federation=SMALL)

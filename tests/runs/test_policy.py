@@ -21,9 +21,9 @@ from fedpohcs.execution.clients import LocalExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.learners.filters import stored_filters
 from fedpohcs.runs.export import export_policy
+from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.playing import play_episodes
 from fedpohcs.runs.policy import load_policy
-from fedpohcs.runs.storage import RunFolder
 
 CARS = replace(
     preset("mountain-cars"),

@@ -11,7 +11,8 @@ from conftest import MakeRun, made_up_records
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, from_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.runs.storage import RunFolder, find_runs, load_run
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.loading import find_runs, load_run
 
 
 def read(path: Path) -> list[dict[str, str]]:

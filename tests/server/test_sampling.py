@@ -15,7 +15,7 @@ from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import ServerState
 from fedpohcs.runs.experiment import run_experiment
-from fedpohcs.runs.storage import load_run
+from fedpohcs.runs.loading import load_run
 from fedpohcs.server.round import run_round
 from fedpohcs.server.selection import Question, Selection, Selector
 

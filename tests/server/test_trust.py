@@ -26,7 +26,7 @@ from fedpohcs.execution.attacked import Attack, AttackedExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.runs.checkpoints import checkpoint_files
 from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment, start_training
-from fedpohcs.runs.storage import Run, load_run
+from fedpohcs.runs.loading import Run, load_run
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.selection import Question, heterogeneity_scores
 

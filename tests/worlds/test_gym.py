@@ -15,7 +15,7 @@ from fedpohcs.core.config import ExperimentConfig  # noqa: E402
 from fedpohcs.core.errors import UserError  # noqa: E402
 from fedpohcs.core.presets import preset  # noqa: E402
 from fedpohcs.runs.experiment import run_experiment  # noqa: E402
-from fedpohcs.runs.storage import load_run  # noqa: E402
+from fedpohcs.runs.loading import load_run  # noqa: E402
 from fedpohcs.worlds import make_world  # noqa: E402
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions  # noqa: E402
 from fedpohcs.worlds.gym import GymConfig, GymEnvironment, GymWorld  # noqa: E402

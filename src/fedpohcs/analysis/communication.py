@@ -11,8 +11,9 @@ import numpy as np
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.checkpoints import stored_weight_bytes
+from fedpohcs.runs.layout import FILTER_PREFIX
+from fedpohcs.runs.loading import Run
 from fedpohcs.runs.policy import array_sizes
-from fedpohcs.runs.storage import FILTER_PREFIX, Run
 
 STEP_COUNT_BYTES = RETURN_BYTES = 8
 ASKED_METRICS = ("upload_bytes", "download_bytes", "attempts", "privacy_loss")

@@ -14,7 +14,7 @@ from fedpohcs.analysis.groups import Group, by_level
 from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.core.errors import UserError
-from fedpohcs.runs.storage import LAST_ROUNDS
+from fedpohcs.runs.loading import LAST_ROUNDS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Okabe and Ito's colours, which colour-blind readers can tell apart. Line styles tell groups apart in print."""

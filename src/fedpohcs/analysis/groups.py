@@ -10,7 +10,7 @@ import numpy as np
 from fedpohcs.core.config import to_dict
 from fedpohcs.core.errors import UserError, printable
 from fedpohcs.core.types import Vector
-from fedpohcs.runs.storage import Run, find_runs, load_run
+from fedpohcs.runs.loading import Run, find_runs, load_run
 
 
 class Group(NamedTuple):

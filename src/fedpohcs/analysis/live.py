@@ -11,7 +11,7 @@ from typing import Any, cast
 from fedpohcs.analysis.groups import group_runs
 from fedpohcs.analysis.report import render_page, report_data, to_json
 from fedpohcs.core.errors import UserError
-from fedpohcs.runs.storage import Run, find_runs, load_run
+from fedpohcs.runs.loading import Run, find_runs, load_run
 
 LOOPBACK = "127.0.0.1"
 

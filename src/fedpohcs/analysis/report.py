@@ -22,7 +22,7 @@ from fedpohcs.analysis.tables import CLOCKS, make_scope, statistics_tables, summ
 from fedpohcs.core.config import to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.version import __version__
-from fedpohcs.runs.storage import LAST_ROUNDS, Run
+from fedpohcs.runs.loading import LAST_ROUNDS, Run
 
 SCRIPTS = ("charts.js", "overview.js", "inside.js", "report.js")  # in this order; the last one starts the page
 MIRRORED_METRICS = {"similarity"}  # it is minus the heterogeneity, which the page shows already

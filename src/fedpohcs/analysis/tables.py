@@ -27,7 +27,7 @@ from fedpohcs.analysis.statistics import (
 from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.core.errors import require_known
 from fedpohcs.core.types import Vector
-from fedpohcs.runs.storage import LAST_ROUNDS, Run
+from fedpohcs.runs.loading import LAST_ROUNDS, Run
 
 PAPER_ID_GROUPS = ((1, 10), (11, 20), (21, 39), (40, 50), (51, 60))
 """Client ids as the paper counts them, from 1; they apply to its sixty clients."""

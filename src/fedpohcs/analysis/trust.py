@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpohcs.core.types import Vector
-from fedpohcs.runs.storage import Run
+from fedpohcs.runs.loading import Run
 
 
 def trust_figures(run: Run) -> dict[str, float]:

@@ -15,7 +15,9 @@ from fedpohcs.cli.ray import ray_cluster
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.runs.experiment import check_names
-from fedpohcs.runs.storage import check_free, is_run, read_config
+from fedpohcs.runs.folder import check_free
+from fedpohcs.runs.layout import is_run
+from fedpohcs.runs.loading import read_config
 
 
 def run_all(

@@ -169,7 +169,7 @@ def run(arguments: list[str]) -> None:
     """Start a SuperLink and SuperNodes, train with them, and stop them. --resume RUN continues a run."""
     if any(word == "--resume" or word.startswith("--resume=") for word in arguments):
         return _resume(arguments)
-    from fedpohcs.runs.storage import check_free
+    from fedpohcs.runs.folder import check_free
 
     given, config, folder = parse_experiment(RunOptions, "flower run", run.__doc__, arguments)
     out = given.out or folder
@@ -180,7 +180,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _resume(arguments: list[str]) -> None:
-    from fedpohcs.runs.storage import read_config
+    from fedpohcs.runs.loading import read_config
 
     given = _parse(ResumeOptions, "run", run, arguments)
     config = read_config(given.resume)

@@ -8,7 +8,8 @@ from fedpohcs.cli.grid import read_progress
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import Evaluation, RoundRecord
 from fedpohcs.runs.experiment import Observer
-from fedpohcs.runs.storage import PHASES, Run, load_run
+from fedpohcs.runs.layout import PHASES
+from fedpohcs.runs.loading import Run, load_run
 from fedpohcs.server.selection import Selection
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.runs.storage import is_run
+from fedpohcs.runs.layout import is_run
 
 SECONDS_PER_POLL = 0.25
 SECONDS_TO_STOP = 30

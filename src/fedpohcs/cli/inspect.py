@@ -49,8 +49,8 @@ def play(arguments: list[str]) -> None:
     require(given.episodes > 0, "episodes", given.episodes, "must be at least 1")
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
     client = _index(given.client)
+    from fedpohcs.runs.loading import read_config
     from fedpohcs.runs.playing import play_episodes
-    from fedpohcs.runs.storage import read_config
     from fedpohcs.worlds import world_class
     from fedpohcs.worlds.pictures import write_gif
 

@@ -70,7 +70,7 @@ def _first_line(documented: Any) -> str:
 
 def train(arguments: list[str]) -> None:
     """Train one federation and write a run folder."""
-    from fedpohcs.runs.storage import check_free
+    from fedpohcs.runs.folder import check_free
 
     given, config, folder = parse_experiment(options.TrainOptions, "train", train.__doc__, arguments)
     out = given.out or folder
@@ -133,7 +133,7 @@ def compare(arguments: list[str]) -> None:
 def _compare_folders(arguments: list[str]) -> None:
     given = _parse(options.CompareFoldersOptions, "compare", arguments)
     from fedpohcs.cli.compare import write_results
-    from fedpohcs.runs.storage import find_runs
+    from fedpohcs.runs.loading import find_runs
 
     runs = find_runs(given.runs)
     given.out.mkdir(parents=True, exist_ok=True)

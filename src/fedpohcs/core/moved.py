@@ -46,7 +46,8 @@ MOVED = {
     "rounds": "server.round",
     "rules": "core.checks",
     "selection": "server.selection",
-    "storage": "runs.storage",
+    "runs.storage": "runs.loading",
+    "storage": "runs.loading",
     "theory.command": "cli.theory",
     "types": "core.types",
 }

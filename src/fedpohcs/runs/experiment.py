@@ -15,7 +15,7 @@ from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
-from fedpohcs.runs.storage import RunFolder
+from fedpohcs.runs.folder import RunFolder
 from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector

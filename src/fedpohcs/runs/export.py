@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.runs.layout import FILTER_PREFIX
+from fedpohcs.runs.loading import read_config
 from fedpohcs.runs.policy import Policy, from_arrays, read_arrays
-from fedpohcs.runs.storage import FILTER_PREFIX, read_config
 
 ONNX_OPSET, ONNX_IR = 13, 8
 ONNX_FLOAT = 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trajectory import Episode
-from fedpohcs.runs.storage import read_config
+from fedpohcs.runs.loading import read_config
 from fedpohcs.worlds.base import TracedWorld
 from fedpohcs.worlds.windows import first_window, next_window
 

@@ -1,0 +1,239 @@
+"""Writes a run folder while a run goes on."""
+
+import dataclasses
+import fcntl
+import io
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpohcs.core.config import ExperimentConfig, to_dict
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.files import replace_file
+from fedpohcs.core.types import RoundRecord
+from fedpohcs.runs.layout import BAD_REPLY, HELD_OUT, PHASES, TABLES, is_run
+from fedpohcs.runs.loading import read_config
+from fedpohcs.runs.origin import describe_origin
+
+MOST_DIGITS = 18  # of a round
+
+
+class RunFolder:
+    """Writes a run. Made by `create` or `reopen`; a round is in the files when `append` returns.
+
+    It holds a lock on the folder until `close`, or until its process ends.
+    """
+
+    _lock: int | None = None
+
+    def __init__(self, path: Path, config: ExperimentConfig) -> None:
+        self.path = path
+        self.config = config
+        self._lock = _lock(path)
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    __del__ = close
+
+    @classmethod
+    def reopen(cls, path: Path, rounds: int | None = None) -> "RunFolder":
+        """Open a run that stopped, to continue it, if given up to another number of rounds."""
+        path = Path(path)
+        config = read_config(path)
+        folder = cls(path, config)
+        if rounds is not None and rounds != config.rounds:
+            last = folder.last_round()
+            require(rounds >= last, "rounds", rounds, f"must not be below the {last} rounds that are there")
+            folder.config = dataclasses.replace(config, rounds=rounds)
+            replace_file(path / "config.json", _json(to_dict(folder.config)).encode())
+        return folder
+
+    @classmethod
+    def create(cls, path: Path, config: ExperimentConfig, overwrite: bool = False) -> "RunFolder":
+        """Make the folder with its config, origin and empty tables, completely or not at all."""
+        path = Path(path)
+        check_free(path, overwrite)
+        if is_run(path):
+            os.close(_lock(path))  # refuse to replace a run that another process writes
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
+                fresh = Path(scratch) / "run"
+                _write_start(fresh, config)
+                if path.exists():
+                    path.rename(Path(scratch) / "old")  # deleted with the scratch folder
+                fresh.rename(path)
+        except OSError as error:
+            raise UserError(f"out (={str(path)!r}) cannot be written: {error.strerror}.") from error
+        return cls(path, config)
+
+    def append(self, record: RoundRecord) -> None:
+        """Write one round. `rounds.csv` comes last: a round is complete when it is listed there."""
+        self._append("clients", _client_rows(record))
+        self._append("timings", [_timing_row(record)])
+        self._append("rounds", [_round_row(record, self.config)])
+
+    def _append(self, table: str, rows: Iterable[Iterable[object]]) -> None:
+        path = self.path / f"{table}.csv"
+        text = "".join(",".join(map(_cell, row)) + "\n" for row in rows)
+        if not path.exists():  # the file was removed; write the later rounds
+            if table not in self._warned:
+                warnings.warn(f"{path} has vanished; a new one is begun", stacklevel=3)
+                self._warned.add(table)
+            text = ",".join(TABLES[table]) + "\n" + text
+        try:
+            with path.open("a", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError as error:
+            remedy = "Rounds up to the last checkpoint are safe: fedpohcs resume goes on from there."
+            raise UserError(f"{path} cannot be written ({len(text)} bytes): {error.strerror}. {remedy}") from error
+
+    def last_round(self) -> int:
+        """The last round that is complete; -1 if there is none."""
+        ends = _round_ends(self._table_bytes("rounds"))
+        return max(ends, default=-1)
+
+    def cut_after(self, round_number: int) -> None:
+        """Delete the rows of later rounds, which are run again."""
+        for name in TABLES:
+            data = self._table_bytes(name)
+            ends = _round_ends(data)
+            header = data.find(b"\n") + 1
+            os.truncate(
+                self.path / f"{name}.csv",
+                max((end for number, end in ends.items() if number <= round_number), default=header),
+            )
+
+    def _table_bytes(self, table: str) -> bytes:
+        try:
+            return (self.path / f"{table}.csv").read_bytes()
+        except OSError as error:
+            reason = f"{table}.csv cannot be read: {error.strerror}."
+            raise UserError(f"run (={str(self.path)!r}) cannot go on: {reason}") from error
+
+    def save_policy(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the named arrays of a policy, and of the clients' filters, to `policy.npz`."""
+        data = io.BytesIO()
+        np.savez(data, allow_pickle=False, **arrays)
+        replace_file(self.path / "policy.npz", data.getvalue())
+
+
+def _lock(path: Path) -> int:
+    """Lock the folder; the system releases the lock when the process ends."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UserError(f"run (={str(path)!r}) is being written by another process. Wait for it or stop it.") from error
+    except OSError as error:  # some network file systems have no locks
+        warnings.warn(f"{path} cannot be locked ({error.strerror}); let no other process write it", stacklevel=3)
+    return descriptor
+
+
+def _round_ends(data: bytes) -> dict[int, int]:
+    """Position in a table after the last complete row of each round, by round."""
+    ends, place = {}, 0
+    for line in data.splitlines(keepends=True):
+        place += len(line)
+        number, _, _ = line.partition(b",")
+        if number.isdigit() and len(number) <= MOST_DIGITS and line.endswith(b"\n"):
+            ends[int(number)] = place
+    return ends
+
+
+def check_free(path: Path, overwrite: bool = False) -> None:
+    """Refuse a folder whose content a new run would damage."""
+    name = f"out (={str(path)!r})"
+    try:
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}.") from error
+    if not is_run(path):
+        raise UserError(f"{name} exists and is not a run. Name another folder.")
+    if not overwrite:
+        raise UserError(f"{name} already holds a run. Name another folder, or replace it with --overwrite.")
+
+
+def _write_start(path: Path, config: ExperimentConfig) -> None:
+    path.mkdir()
+    for name, values in (("config", to_dict(config)), ("origin", describe_origin())):
+        (path / f"{name}.json").write_text(_json(values), encoding="utf-8")
+    for name, columns in TABLES.items():
+        (path / f"{name}.csv").write_text(",".join(columns) + "\n", encoding="utf-8")
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _cell(value: object) -> str:
+    """A cell of a table; floats have all digits, so that equal text means equal numbers."""
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    return str(value)
+
+
+def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
+    return [
+        int(record.round),
+        *_return_cells(record, config),
+        int(np.sum(record.train_steps)),
+        int(np.sum(record.evaluation.steps)),
+        len(record.rejected),
+        " ".join(map(str, record.candidates)),
+        " ".join(map(str, record.selection.client)),
+    ]
+
+
+def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
+    """Mean, least, largest and weighted return; NaN without an evaluation."""
+    returns = np.asarray(record.evaluation.mean_return, float)
+    if not len(returns):
+        return [np.nan] * 4
+    weights = np.asarray(config.federation.client_weights or np.ones(config.federation.num_clients))
+    weights = weights[record.evaluation.client]
+    return [returns.mean(), returns.min(), returns.max(), returns @ weights / weights.sum()]
+
+
+def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
+    returns = record.evaluation.mean_return
+    tables = (
+        ("asked", record.upload_bytes, {"upload_bytes": record.upload_bytes.values(), **record.asked_costs}),
+        ("candidate", record.candidates, record.selection.scores),
+        ("capped", record.capped, {"capped": np.ones(len(record.capped))}),
+        ("selected", record.selection.client, {**record.updates_info, "steps": record.train_steps}),
+        ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
+        ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
+        (HELD_OUT, record.held_out.client, {"mean_return": record.held_out.mean_return, **record.held_out.info}),
+    )
+    for role, clients, metrics in tables:
+        for metric, values in metrics.items():
+            for client, value in zip(clients, values, strict=True):
+                yield int(record.round), int(client), role, metric, float(value)
+    for bad in record.bad_replies:
+        metric = "/".join(filter(None, (bad.phase, bad.rule, bad.array)))
+        yield int(record.round), bad.client, BAD_REPLY, metric, 1.0
+
+
+def _timing_row(record: RoundRecord) -> list[object]:
+    seconds = {"total": sum(record.seconds.values()), **record.seconds}
+    return [int(record.round), *(float(seconds.get(phase, 0.0)) for phase in PHASES)]

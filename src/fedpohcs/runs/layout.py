@@ -1,0 +1,32 @@
+"""The files of a run folder: names, columns and roles that its writer and its readers share.
+
+`config.json`, `rounds.csv` and `clients.csv` are pure functions of the config, so two runs can be compared byte by
+byte. Facts that depend on the machine are in separate files, `origin.json` and `timings.csv`.
+"""
+
+from pathlib import Path
+
+ROUND_COLUMNS = (
+    "round",
+    "mean_return",  # over the clients, each counting the same
+    "min_return",
+    "max_return",
+    "weighted_return",  # over the clients, weighted by q_n
+    "train_steps",
+    "evaluation_steps",
+    "num_rejected",
+    "candidates",  # ids, joined by spaces
+    "selected",
+)
+CLIENT_COLUMNS = ("round", "client", "role", "metric", "value")
+PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
+TIMING_COLUMNS = ("round", *PHASES)
+TABLES = {"rounds": ROUND_COLUMNS, "clients": CLIENT_COLUMNS, "timings": TIMING_COLUMNS}
+FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
+BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
+HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
+
+
+def is_run(path: Path) -> bool:
+    """Whether this folder was made by `RunFolder.create`."""
+    return all((path / name).is_file() for name in ("config.json", "origin.json", "rounds.csv"))
