@@ -230,7 +230,7 @@ def test_a_small_folder_cannot_announce_returns_that_fill_the_memory(make_run: M
     change_config(run, federation={"num_clients": 20_000})
     load_run(run)
     header, *_ = (run / "rounds.csv").read_text().splitlines()
-    rows = [f"{number},0.0,0.0,0.0,0.0,0,0,0,," for number in range(2000)]
+    rows = [f"{number},0.0,0.0,0.0,0.0,0,0,0,,,0.0,12" for number in range(2000)]
     (run / "rounds.csv").write_text("\n".join([header, *rows]) + "\n")
     with pytest.raises(UserError, match="40000000 rounds times clients, more than"):
         load_run(run)

@@ -97,7 +97,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         folder = RunFolder.create(out, config, overwrite)
         for record in made_up_records(config):
             folder.append(record)
-        folder.save_policy({})
+        folder.save_policy({}, 0)
 
     monkeypatch.setattr(experiment, "run_experiment", run)
 

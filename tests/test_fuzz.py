@@ -27,8 +27,9 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.toml import read_toml, to_toml
 from fedpohcs.runs.checkpoints import checkpoint_files, latest_checkpoint, stored_weight_bytes
-from fedpohcs.runs.export import load_run_policy, to_onnx
+from fedpohcs.runs.export import load_run_policy
 from fedpohcs.runs.loading import read_config
+from fedpohcs.runs.onnx import to_onnx
 from fedpohcs.runs.policy import load_policy
 
 STORED = Path(__file__).parent / "runs" / "stored" / "resumed-masked" / "stopped"

@@ -35,7 +35,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
             folder.append(record)
             for observer in observers:
                 observer.on_round(record)
-        folder.save_policy({})
+        folder.save_policy({}, 0)
 
     def resume(out: Path, *, rounds: int, observers: Sequence, **rest: int) -> None:
         run(replace(read_config(out), rounds=rounds), out, overwrite=True, observers=observers)

@@ -23,7 +23,7 @@ from fedpohcs.learners.filters import stored_filters
 from fedpohcs.runs.export import export_policy
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.playing import play_episodes
-from fedpohcs.runs.policy import load_policy
+from fedpohcs.runs.policy import from_arrays, load_policy
 
 CARS = replace(
     preset("mountain-cars"),
@@ -36,7 +36,7 @@ CARS = replace(
 def store(path: Path, executor: LocalExecutor, *, filters: bool = True) -> Path:
     """A run folder with the fresh policy of an executor, and its filters as a finished run has them."""
     folder = RunFolder.create(path, executor.config)
-    folder.save_policy(named_arrays(executor.initial_params()))
+    folder.save_policy(named_arrays(executor.initial_params()), 1)
     if filters:
         with np.load(path / "policy.npz") as arrays:
             everything = dict(arrays) | stored_filters(executor.state.filters)
@@ -95,11 +95,28 @@ def test_drawn_actions_have_the_policys_spread(run: Path, tmp_path: Path) -> Non
     assert drawn.std() == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("client", [None, 3, -1])
-def test_a_policy_with_filters_wants_to_know_the_client(run: Path, tmp_path: Path, client: int | None) -> None:
+@pytest.mark.parametrize("client", [3, -1])
+def test_a_client_that_the_file_does_not_have_is_refused(run: Path, tmp_path: Path, client: int) -> None:
     export_policy(run, tmp_path / "policy.npz")
     with pytest.raises(ValueError, match="must be at least 0 and below 3"):
         load_policy(tmp_path / "policy.npz").act(OBSERVATIONS[0], client)
+
+
+def test_a_device_that_never_trained_rescales_by_all_observations_of_all_clients() -> None:
+    """Of three streams of different lengths, with a held-out client that does not count."""
+    streams = [np.random.default_rng(n).normal(n, n + 1, (50 * (n + 1), 2)) for n in range(4)]
+    arrays = {
+        "policy/layers/0/kernel": np.ones((2, 1), np.float32),
+        "policy/layers/0/bias": np.zeros(1, np.float32),
+        "policy/log_std": np.zeros(1, np.float32),
+        "filters/mean": np.array([seen.mean(0) for seen in streams], np.float32),
+        "filters/variance": np.array([seen.var(0) for seen in streams], np.float32),
+        "filters/count": np.array([len(seen) for seen in streams], np.float32),
+    }
+    policy = from_arrays(arrays, {"filtered": True, "num_clients": 3})
+    together = np.concatenate(streams[:3])
+    expected = (OBSERVATIONS - together.mean(0)) / together.std(0)
+    np.testing.assert_allclose(policy.rescale(OBSERVATIONS), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_filtered_policy_without_its_filters_warns_and_acts(cars: InProcessExecutor, tmp_path: Path) -> None:
@@ -138,7 +155,7 @@ def test_the_loader_is_one_file_that_imports_numpy_and_nothing_else(run: Path, t
 def test_the_example_of_the_documentation_works(
     tabular_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "read-a-report.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "use-a-policy.md"
     (code,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     export_policy(tabular_run, tmp_path / "policy.npz")
     monkeypatch.chdir(tmp_path)
@@ -160,7 +177,10 @@ def test_onnx_gives_the_same_actions(run: Path, tmp_path: Path, client: int) -> 
     export_policy(run, tmp_path / "policy.npz")
     model = onnx.load(tmp_path / "policy.onnx")
     onnx.checker.check_model(model, full_check=True)
-    (actions,) = reference.ReferenceEvaluator(model).run(None, {"observation": OBSERVATIONS})
+    assert [output.name for output in model.graph.output] == ["action", "mean", "log_std"]
+    actions, means, log_std = reference.ReferenceEvaluator(model).run(None, {"observation": OBSERVATIONS})
+    np.testing.assert_array_equal(actions, means)
+    np.testing.assert_array_equal(log_std, np.zeros_like(actions))
     np.testing.assert_allclose(actions, load_policy(tmp_path / "policy.npz").act(OBSERVATIONS, client), atol=1e-5)
 
 
@@ -171,7 +191,9 @@ def test_onnx_of_a_discrete_policy_gives_logits(tabular_run: Path, tmp_path: Pat
     export_policy(tabular_run, tmp_path / "policy.npz")
     model = onnx.load(tmp_path / "policy.onnx")
     onnx.checker.check_model(model, full_check=True)
-    (logits,) = reference.ReferenceEvaluator(model).run(None, {"observation": np.eye(6, dtype=np.float32)})
+    assert [output.name for output in model.graph.output] == ["action", "logits"]
+    actions, logits = reference.ReferenceEvaluator(model).run(None, {"observation": np.eye(6, dtype=np.float32)})
+    assert actions.tolist() == logits.argmax(1).tolist()
     np.testing.assert_allclose(logits, load_policy(tmp_path / "policy.npz").forward(np.eye(6)), atol=1e-5)
 
 
@@ -239,8 +261,11 @@ def test_play_in_a_world_without_a_picture_prints_returns_alone(
     ("arguments", "message"),
     [
         (["export", "RUN", "policy.txt"], "must end in .npz or .onnx"),
-        (["export", "RUN", "policy.onnx"], "must be named for onnx, from 1 to 3"),
-        (["export", "RUN", "policy.onnx", "--client", "4"], "must be named for onnx, from 1 to 3"),
+        (["export", "RUN", "policy.onnx", "--client", "4"], "must be from 1 to 3"),
+        (["export", "RUN", "policy.npz", "--sample"], "must not be given for npz"),
+        (["export", "RUN@best", "policy.npz"], "has no such policy. There are: @last."),
+        (["export", "RUN@7", "policy.npz"], "has no such policy. There are: @last."),
+        (["export", "RUN@worst", "policy.npz"], "must end in @best, @best:COLUMN, @last or @ROUND"),
         (["export", "RUN", "policy.npz", "--client", "1"], "must not be given"),
         (["export", "nowhere", "policy.npz"], "is not a run folder"),
         (["play", "RUN", "--client", "0"], "client (=0) must be at least 1"),
@@ -259,7 +284,7 @@ def test_bad_input_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([str(run) if word == "RUN" else word for word in arguments]) == 2
+    assert main([word.replace("RUN", str(run)) for word in arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -267,7 +292,7 @@ def test_bad_input_is_refused(
 def test_a_run_that_is_not_finished_has_no_policy_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunFolder.create(tmp_path / "run", CARS)
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "policy.npz")]) == 2
-    assert "it is not finished" in capsys.readouterr().err
+    assert "has no such policy. There are: none yet." in capsys.readouterr().err
 
 
 def test_exported_file_says_where_it_came_from(run: Path, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from fedpohcs.cli import options
 from fedpohcs.cli.parsing import parse
@@ -35,7 +36,7 @@ def export(arguments: list[str]) -> None:
 
     client = None if given.client is None else _index(given.client)
     with _warnings_as_notes():
-        export_policy(given.run, given.output, client)
+        export_policy(given.run, given.output, client, sample=given.sample)
     print(given.output)
 
 
@@ -51,10 +52,12 @@ def play(arguments: list[str]) -> None:
     client = _index(given.client)
     from fedpohcs.runs.loading import read_config
     from fedpohcs.runs.playing import play_episodes
+    from fedpohcs.runs.stored import find_stored
     from fedpohcs.worlds import world_class
     from fedpohcs.worlds.pictures import write_gif
 
-    config = read_config(given.run)
+    run = find_stored(given.run).run
+    config = read_config(run)
     can_draw = world_class(config.world).painter is not None
     if given.output is not None and given.output.suffix != ".gif":
         raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
@@ -67,9 +70,43 @@ def play(arguments: list[str]) -> None:
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
     if can_draw:
-        output = given.output or given.run / f"client-{given.client}.gif"
+        output = given.output or run / f"client-{given.client}.gif"
         write_gif(config, client, episodes[0], output)
         print(output)
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Let a stored policy play with every client of a population; print the returns."""
+    given = _parse(options.EvaluateOptions, "evaluate", arguments, evaluate.__doc__)
+    require(given.seed >= 0, "seed", given.seed, "must be at least 0")
+    from fedpohcs.runs.evaluating import evaluate_policy
+
+    chosen = {name: getattr(given, name) for name in ("level", "clients", "held_out", "episodes", "seed")}
+    with _warnings_as_notes():
+        found = evaluate_policy(given.run, **chosen)
+    trained = found.config.federation.num_clients
+    print(f"{found.config.world} ({found.config.level}), policy of round {found.round}")
+    for title, rows in (("clients", found.client < trained), ("held-out clients", found.client >= trained)):
+        if rows.any():
+            some = found._replace(client=found.client[rows], mean_return=found.mean_return[rows])
+            worst, best = some.mean_return.argmin(), some.mean_return.argmax()
+            print(
+                f"{rows.sum()} {title}: mean return {some.mean_return.mean():.2f}, worst tenth {some.worst_tenth:.2f}, "
+                f"worst {some.mean_return[worst]:.2f} (client {some.client[worst] + 1}), "
+                f"best {some.mean_return[best]:.2f} (client {some.client[best] + 1})"
+            )
+    if given.output is not None:
+        _write_returns(given.output, found)
+        print(given.output)
+
+
+def _write_returns(path: Path, found: Any) -> None:
+    rows = zip(found.client.tolist(), found.mean_return.tolist(), found.own_filter.tolist(), strict=True)
+    lines = ["client,mean_return,own_filter", *(f"{client},{value!r},{int(own)}" for client, value, own in rows)]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
 
 
 @contextmanager

@@ -45,6 +45,9 @@ class TrainOptions:
     """Replace the run that is in the folder."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints, from which `fedpohcs resume` goes on. 0: none."""
+    keep: str = "best"
+    """Policies to keep besides the last, joined by commas: best, by mean return; best:worst_tenth or another column of
+    rounds.csv; every:20, those of every 20th round."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class ResumeOptions:
     """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
+    keep: str = "best"
+    """Policies to keep besides the last, as for train."""
 
 
 @dataclass(frozen=True)
@@ -177,20 +182,25 @@ class WatchOptions:
 class ExportOptions:
     """`fedpohcs export`."""
 
-    run: Positional[Path]
-    """Run folder."""
+    run: Positional[str]
+    """Run folder, running or done; after an @ which policy: RUN@best, RUN@best:worst_tenth, RUN@120. Without: the
+    last."""
     output: Positional[Path]
     """File to write; the ending names the format: npz or onnx."""
     client: int | None = None
-    """Client whose observation filter becomes part of an onnx file, counted from 1."""
+    """Client whose observation filter becomes part of an onnx file, counted from 1. None: the filter of a device that
+    never trained, pooled over all clients."""
+    sample: bool = False
+    """Let an onnx file draw actions as in training. Without: the most likely action."""
 
 
 @dataclass(frozen=True)
 class PlayOptions:
     """`fedpohcs play`."""
 
-    run: Positional[Path]
-    """Run folder; or `hongkong`, which has options of its own: a drive through any area, by a policy or by IDM."""
+    run: Positional[str]
+    """Run folder, and after an @ which policy, as for export; or `hongkong`, which has options of its own: a drive
+    through any area, by a policy or by IDM."""
     client: int
     """Client in whose world the policy plays, counted from 1."""
     episodes: int = 5
@@ -200,6 +210,26 @@ class PlayOptions:
     """Take the most likely action instead of drawing one."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
     """GIF to write. None: RUN/client-N.gif, where the world can be drawn."""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """`fedpohcs evaluate`."""
+
+    run: Positional[str]
+    """Run folder, and after an @ which policy, as for export."""
+    level: str | None = None
+    """Level of heterogeneity. None: that of the run."""
+    clients: int | None = None
+    """Number of clients, spread over the level as its world does it. None: as many as in the run."""
+    held_out: int | None = None
+    """Further clients between and beyond them, whose worlds nobody trained in. None: as many as in the run."""
+    episodes: int | None = None
+    """Episodes per client. None: as many as in the evaluations of the run."""
+    seed: int = 0
+    """Seed of the episodes."""
+    output: Annotated[Path | None, arg(aliases=("-o",))] = None
+    """CSV file to write, with a row per client. None: none."""
 
 
 @dataclass(frozen=True)

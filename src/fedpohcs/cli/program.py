@@ -20,6 +20,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, printable, require_known
 from fedpohcs.core.registries import PRESETS, register_plugins
 from fedpohcs.core.version import __version__
+from fedpohcs.runs.keeping import parse_keep
 
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ def train(arguments: list[str]) -> None:
             overwrite=given.overwrite,
             observers=[display, *loggers],
             checkpoint_every=given.checkpoint_every,
+            keep=parse_keep(given.keep),
             keep_records=False,
         )
     print(f"run: {out}")
@@ -104,6 +106,7 @@ def resume(arguments: list[str]) -> None:
             rounds=given.rounds,
             observers=[display, *loggers],
             checkpoint_every=given.checkpoint_every,
+            keep=parse_keep(given.keep),
             keep_records=False,
         )
     print(f"run: {given.run}")
@@ -248,6 +251,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "watch": inspection.watch,
     "export": inspection.export,
     "play": inspection.play,
+    "evaluate": inspection.evaluate,
     "list": list_names,
     "theory": theory,
     "osm": osm,

@@ -209,11 +209,16 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return sorted((folder / "checkpoints").glob("round-*.ckpt"))
 
 
+def checkpoint_name(round_number: int) -> str:
+    """The name of the file of a round."""
+    return f"round-{round_number:06d}.ckpt"
+
+
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint completely or not at all, then delete the oldest ones."""
     place = folder / "checkpoints"
     place.mkdir(exist_ok=True)
-    path = place / f"round-{checkpoint.round:06d}.ckpt"
+    path = place / checkpoint_name(checkpoint.round)
     replace_file(path, to_bytes(checkpoint))
     keep_newest(folder, NUM_KEPT)
     return path

@@ -3,9 +3,11 @@
 import importlib.util
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
@@ -15,7 +17,8 @@ from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
-from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.folder import RunFolder, round_figures
+from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
@@ -113,6 +116,10 @@ class Training:
             )
             yield record
 
+    def stored_policy(self) -> Mapping[str, np.ndarray]:
+        """The arrays of the present policy and the filters of the clients, by name."""
+        return self.executor.stored_policy(self.state.params)
+
     def snapshot(self) -> RunState:
         """A copy of the present state, which later rounds do not change."""
         return RunState(self.state, self.executor.snapshot())
@@ -137,6 +144,7 @@ def run_experiment(
     overwrite: bool = False,
     observers: Sequence[Observer] = (),
     checkpoint_every: int = 1,
+    keep: Keep = KEEP_BEST,
     keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
@@ -148,15 +156,16 @@ def run_experiment(
         overwrite: replace the run that is there.
         observers: told of every round.
         checkpoint_every: rounds from one checkpoint to the next; 0: none are written.
+        keep: which policies to keep besides the last.
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
     """
     check_names(config)
     _check_cadence(checkpoint_every)
     if out is None:
-        return _run_all(_new_training(config, make_clients), None, observers, 0, keep_records)
+        return _run_all(_new_training(config, make_clients), None, observers, 0, keep, keep_records)
     with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
-        return _run_all(_new_training(config, make_clients), folder, observers, checkpoint_every, keep_records)
+        return _run_all(_new_training(config, make_clients), folder, observers, checkpoint_every, keep, keep_records)
 
 
 def resume_experiment(
@@ -165,6 +174,7 @@ def resume_experiment(
     rounds: int | None = None,
     observers: Sequence[Observer] = (),
     checkpoint_every: int = 1,
+    keep: Keep = KEEP_BEST,
     keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
 ) -> History:
@@ -175,6 +185,7 @@ def resume_experiment(
         rounds: in total; None: the number in the config of the run.
         observers: told of every new round.
         checkpoint_every: rounds from one checkpoint to the next; 0: none are written.
+        keep: which policies to keep besides the last.
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
     """
@@ -182,7 +193,7 @@ def resume_experiment(
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config)
         training = _continue_training(folder, make_clients)
-        return _run_all(training, folder, observers, checkpoint_every, keep_records)
+        return _run_all(training, folder, observers, checkpoint_every, keep, keep_records)
 
 
 def _check_cadence(checkpoint_every: int) -> None:
@@ -212,11 +223,13 @@ def _run_all(
     folder: RunFolder | None,
     observers: Sequence[Observer],
     checkpoint_every: int,
+    keep: Keep,
     keep_records: bool,
 ) -> History:
     """All remaining rounds, each stored and shown before the next begins."""
     config, records = training.config, []
     writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
+    keeper = Keeper(keep, folder.done_rounds() if folder is not None else ())
     for observer in observers:
         observer.on_start(config)
     try:
@@ -225,6 +238,8 @@ def _run_all(
                 records.append(record)
             if folder is not None:
                 folder.append(record)
+                for which in keeper.names(round_figures(record, config)):
+                    folder.save_policy(training.stored_policy(), record.round, which)
             due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)
             if writer is not None and due:
                 writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
@@ -237,7 +252,7 @@ def _run_all(
         if writer is not None:
             writer.close()
     if folder is not None:
-        folder.save_policy(training.executor.stored_policy(training.state.params))
+        folder.save_policy(training.stored_policy(), training.state.round)
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
 

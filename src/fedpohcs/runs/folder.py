@@ -17,11 +17,13 @@ from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.types import RoundRecord
-from fedpohcs.runs.layout import BAD_REPLY, HELD_OUT, PHASES, TABLES, is_run
-from fedpohcs.runs.loading import read_config
+from fedpohcs.runs.keeping import LAST, policy_file
+from fedpohcs.runs.layout import BAD_REPLY, FIRST_COLUMNS, HELD_OUT, PHASES, ROUND_COLUMNS, SCORES, TABLES, is_run
+from fedpohcs.runs.loading import read_config, read_rounds
 from fedpohcs.runs.origin import describe_origin
 
 MOST_DIGITS = 18  # of a round
+LONGEST_HEADER = 1000  # characters
 
 
 class RunFolder:
@@ -37,6 +39,7 @@ class RunFolder:
         self.config = config
         self._lock = _lock(path)
         self._warned: set[str] = set()
+        self._columns = _round_columns(path)
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -88,7 +91,8 @@ class RunFolder:
         """Write one round. `rounds.csv` comes last: a round is complete when it is listed there."""
         self._append("clients", _client_rows(record))
         self._append("timings", [_timing_row(record)])
-        self._append("rounds", [_round_row(record, self.config)])
+        figures = round_figures(record, self.config)
+        self._append("rounds", [[figures[name] for name in self._columns]])
 
     def _append(self, table: str, rows: Iterable[Iterable[object]]) -> None:
         path = self.path / f"{table}.csv"
@@ -97,7 +101,7 @@ class RunFolder:
             if table not in self._warned:
                 warnings.warn(f"{path} has vanished; a new one is begun", stacklevel=3)
                 self._warned.add(table)
-            text = ",".join(TABLES[table]) + "\n" + text
+            text = ",".join(self._columns if table == "rounds" else TABLES[table]) + "\n" + text
         try:
             with path.open("a", encoding="utf-8", newline="") as file:
                 file.write(text)
@@ -128,11 +132,18 @@ class RunFolder:
             reason = f"{table}.csv cannot be read: {error.strerror}."
             raise UserError(f"run (={str(self.path)!r}) cannot go on: {reason}") from error
 
-    def save_policy(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the named arrays of a policy, and of the clients' filters, to `policy.npz`."""
+    def done_rounds(self) -> list[dict[str, Any]]:
+        """The figures of all rounds that are complete."""
+        table = read_rounds(self.path)
+        return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+    def save_policy(self, arrays: Mapping[str, np.ndarray], round_number: int, which: str = LAST) -> None:
+        """Write the named arrays of a policy, and of the clients' filters, to `policy.npz` or below `policies`."""
         data = io.BytesIO()
-        np.savez(data, allow_pickle=False, **arrays)
-        replace_file(self.path / "policy.npz", data.getvalue())
+        np.savez(data, allow_pickle=False, **arrays, round=np.array(round_number))
+        path = self.path / policy_file(which)
+        path.parent.mkdir(exist_ok=True)
+        replace_file(path, data.getvalue())
 
 
 def _lock(path: Path) -> int:
@@ -146,6 +157,16 @@ def _lock(path: Path) -> int:
     except OSError as error:  # some network file systems have no locks
         warnings.warn(f"{path} cannot be locked ({error.strerror}); let no other process write it", stacklevel=3)
     return descriptor
+
+
+def _round_columns(path: Path) -> tuple[str, ...]:
+    """The columns of `rounds.csv`: runs of release 0.1 go on with those they have."""
+    try:
+        with (path / "rounds.csv").open(encoding="utf-8") as file:
+            header = file.readline(LONGEST_HEADER)
+    except (OSError, UnicodeDecodeError):
+        return ROUND_COLUMNS  # what cannot be read is refused where it is read
+    return FIRST_COLUMNS if header.strip() == ",".join(FIRST_COLUMNS) else ROUND_COLUMNS
 
 
 def _round_ends(data: bytes) -> dict[int, int]:
@@ -192,26 +213,34 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def _round_row(record: RoundRecord, config: ExperimentConfig) -> list[object]:
-    return [
-        int(record.round),
-        *_return_cells(record, config),
-        int(np.sum(record.train_steps)),
-        int(np.sum(record.evaluation.steps)),
-        len(record.rejected),
-        " ".join(map(str, record.candidates)),
-        " ".join(map(str, record.selection.client)),
-    ]
+def round_figures(record: RoundRecord, config: ExperimentConfig) -> dict[str, Any]:
+    """A row of `rounds.csv`, by column."""
+    return {
+        "round": int(record.round),
+        **_returns(record, config),
+        "train_steps": int(np.sum(record.train_steps)),
+        "evaluation_steps": int(np.sum(record.evaluation.steps)),
+        "num_rejected": len(record.rejected),
+        "candidates": " ".join(map(str, record.candidates)),
+        "selected": " ".join(map(str, record.selection.client)),
+        "num_evaluated": len(record.evaluation.client),
+    }
 
 
-def _return_cells(record: RoundRecord, config: ExperimentConfig) -> list[float]:
-    """Mean, least, largest and weighted return; NaN without an evaluation."""
+def _returns(record: RoundRecord, config: ExperimentConfig) -> dict[str, float]:
+    """Returns over the clients that were evaluated; NaN without an evaluation."""
     returns = np.asarray(record.evaluation.mean_return, float)
     if not len(returns):
-        return [np.nan] * 4
+        return dict.fromkeys(SCORES, np.nan)
     weights = np.asarray(config.federation.client_weights or np.ones(config.federation.num_clients))
     weights = weights[record.evaluation.client]
-    return [returns.mean(), returns.min(), returns.max(), returns @ weights / weights.sum()]
+    return {
+        "mean_return": returns.mean(),
+        "min_return": returns.min(),
+        "max_return": returns.max(),
+        "weighted_return": returns @ weights / weights.sum(),
+        "worst_tenth": np.sort(returns)[: -(-len(returns) // 10)].mean(),
+    }
 
 
 def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:

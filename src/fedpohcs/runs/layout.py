@@ -17,7 +17,12 @@ ROUND_COLUMNS = (
     "num_rejected",
     "candidates",  # ids, joined by spaces
     "selected",
+    "worst_tenth",  # mean over the tenth of the clients, rounded up, with the lowest returns
+    "num_evaluated",  # clients whose returns are counted
 )
+FIRST_COLUMNS = ROUND_COLUMNS[:-2]  # of release 0.1
+SCORES = ("mean_return", "min_return", "max_return", "weighted_return", "worst_tenth")
+"""Columns by which one policy is better than another."""
 CLIENT_COLUMNS = ("round", "client", "role", "metric", "value")
 PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
 TIMING_COLUMNS = ("round", *PHASES)

@@ -15,13 +15,22 @@ from fedpohcs.core.config import ExperimentConfig, from_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.reading import parse_json_object, read_settings
 from fedpohcs.core.types import Vector
-from fedpohcs.runs.layout import BAD_REPLY, CLIENT_COLUMNS, HELD_OUT, ROUND_COLUMNS, TIMING_COLUMNS, is_run
+from fedpohcs.runs.layout import (
+    BAD_REPLY,
+    CLIENT_COLUMNS,
+    FIRST_COLUMNS,
+    HELD_OUT,
+    ROUND_COLUMNS,
+    SCORES,
+    TIMING_COLUMNS,
+    is_run,
+)
 
 LAST_ROUNDS = 10  # over which final returns are averaged
 FEW_RETURNS, RETURNS_A_ROW = 2**16, 1000  # that a run may have: of all rounds and clients, by rows of clients.csv
 MOST_RETURNS = 2**27  # in memory 1 GiB
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
-_INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected"}
+_INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected", "num_evaluated"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ def load_run(path: Path) -> Run:
     config = read_config(path)
     try:
         origin = _read_origin(path / "origin.json")
-        rounds = _read_table(path / "rounds.csv", ROUND_COLUMNS)
+        rounds = read_rounds(path)
         num_rounds = len(rounds["round"])
         if num_rounds == 0:
             raise UserError("it holds no rounds yet.")
@@ -118,6 +127,11 @@ def load_run(path: Path) -> Run:
     except (UserError, ValueError, OverflowError, OSError) as error:
         raise UserError(f"run (={str(path)!r}) cannot be read: {error}") from error
     return Run(path, config, origin, _filled(rounds), clients, timings)
+
+
+def read_rounds(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a run's `rounds.csv`; a run of release 0.1 has fewer."""
+    return _read_table(path / "rounds.csv", ROUND_COLUMNS, FIRST_COLUMNS)
 
 
 def _read_origin(path: Path) -> dict[str, Any]:
@@ -179,7 +193,7 @@ def _filled(rounds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Fill rounds without evaluation with the returns of the previous evaluation."""
     evaluated = ~np.isnan(rounds["mean_return"])
     latest = np.maximum.accumulate(np.where(evaluated, np.arange(len(evaluated)), 0))
-    return {name: column[latest] if name.endswith("_return") else column for name, column in rounds.items()}
+    return {name: column[latest] if name in SCORES else column for name, column in rounds.items()}
 
 
 def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray[Any]]:
@@ -187,10 +201,12 @@ def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray
     return {name: column[keep] for name, column in table.items()}
 
 
-def _read_table(path: Path, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def _read_table(path: Path, columns: tuple[str, ...], older: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
     """Columns by name. All cells are split at once: a report reads hundreds of thousands of rows."""
     text = path.read_text(encoding="utf-8")
     header, _, body = text[: text.rfind("\n") + 1].partition("\n")  # text after the last line end is an incomplete row
+    if older and header == ",".join(older):
+        columns = older
     if header != ",".join(columns):
         raise UserError(f"{path.name} must start with the columns {','.join(columns)}.")
     if body.count(",") != body.count("\n") * (len(columns) - 1):

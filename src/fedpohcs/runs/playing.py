@@ -13,11 +13,12 @@ from fedpohcs.worlds.base import TracedWorld
 from fedpohcs.worlds.windows import first_window, next_window
 
 
-def play_episodes(run: Path, client: int, number: int, seed: int = 0, *, greedy: bool = False) -> list[Episode]:
-    """Episodes of the policy of a finished run with a client's own world and filter; ids count from 0."""
+def play_episodes(run: Path | str, client: int, number: int, seed: int = 0, *, greedy: bool = False) -> list[Episode]:
+    """Episodes of a policy of a run with a client's own world and filter; ids count from 0."""
     from fedpohcs.runs.export import load_run_policy
+    from fedpohcs.runs.stored import find_stored
 
-    config = read_config(run)
+    config = read_config(find_stored(run).run)
     n, held_out = config.federation.num_clients, config.federation.held_out_clients
     more = f" plus held_out_clients (={held_out})" if held_out else ""
     require(client < n + held_out, "client", client + 1, f"must not exceed num_clients (={n}){more}")

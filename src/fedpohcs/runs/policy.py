@@ -3,9 +3,10 @@
     policy = load_policy("policy.npz")
     action = policy.act(observation, client=6)                                # the most likely action
     action = policy.act(observation, client=6, generator=np.random.default_rng(0))  # as in training: drawn at random
+    action = policy.act(observation)                                          # of a device that never trained
 
 Clients count from 0 here, as in the files of a run. Observations are raw: every client rescales them by its own
-running statistics, which are part of the file.
+running statistics, which are part of the file. Who is none of the clients uses the statistics of all of them together.
 """
 
 import json
@@ -41,6 +42,7 @@ class Policy:
     about: dict[str, Any] = field(default_factory=dict)  # world, level, selector, seed, rounds, ...
     filter_mean: np.ndarray | None = None  # [clients, observation]
     filter_std: np.ndarray | None = None
+    default_filter: tuple[np.ndarray, np.ndarray] | None = None  # mean and standard deviation over all clients
 
     @property
     def discrete(self) -> bool:
@@ -52,7 +54,7 @@ class Policy:
 
         Args:
             observation: as the environment gives it, [..., observation].
-            client: whose filter rescales it, from 0; needed if the file holds filters.
+            client: whose filter rescales it, from 0; None: the default filter, pooled over all clients.
             generator: draws the action; without one it is the most likely action.
         """
         output = self.forward(self.rescale(observation, client))
@@ -75,12 +77,21 @@ class Policy:
     def rescale(self, observation: Any, client: int | None = None) -> np.ndarray:
         """The observation after the client's filter, which the network reads."""
         observation = np.asarray(observation, np.float32)
-        if self.filter_mean is None or self.filter_std is None:
+        found = self.filter_of(client)
+        if found is None:
             return observation
-        if client is None or not 0 <= client < len(self.filter_mean):
-            raise ValueError(f"client (={client}) must be at least 0 and below {len(self.filter_mean)}.")
         limit = self.about.get("observation_limit") or np.inf
-        return np.clip((observation - self.filter_mean[client]) / self.filter_std[client], -limit, limit)
+        return np.clip((observation - found[0]) / found[1], -limit, limit)
+
+    def filter_of(self, client: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation of a client's observations, or of all clients' together; None: not filtered."""
+        if self.filter_mean is None or self.filter_std is None:
+            return None
+        if client is None:
+            return self.default_filter
+        if not 0 <= client < len(self.filter_mean):
+            raise ValueError(f"client (={client}) must be at least 0 and below {len(self.filter_mean)}.")
+        return self.filter_mean[client], self.filter_std[client]
 
     def forward(self, observation: np.ndarray) -> np.ndarray:
         """The network's output for rescaled observations: mean actions, or logits."""
@@ -162,18 +173,36 @@ def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
     _check_policy(arrays)
     count = _num_layers(arrays)
     layers = [tuple(arrays[f"policy/layers/{i}/{part}"] for part in ("kernel", "bias")) for i in range(count)]
-    mean = std = None
+    mean = std = pooled = None
     if about.get("filtered") and "filters/mean" in arrays:
-        mean = arrays["filters/mean"]
-        std = np.sqrt(np.maximum(arrays["filters/variance"], 0))
-        std = np.where(std > SMALLEST_STD, std, 1).astype(mean.dtype)
+        mean, std = arrays["filters/mean"], _standard_deviation(arrays["filters/variance"])
+        pooled = _pooled(arrays, about.get("num_clients"))
     elif about.get("filtered"):
         warnings.warn(
             "the policy was trained on filtered observations, but no filters are stored with it: its actions are wrong "
             "unless observations are rescaled elsewhere.",
             stacklevel=3,
         )
-    return Policy(tuple((kernel, bias) for kernel, bias in layers), arrays["policy/log_std"], about, mean, std)
+    return Policy(tuple((kernel, bias) for kernel, bias in layers), arrays["policy/log_std"], about, mean, std, pooled)
+
+
+def _standard_deviation(variance: np.ndarray) -> np.ndarray:
+    std = np.sqrt(np.maximum(variance, 0))
+    return np.where(std > SMALLEST_STD, std, 1).astype(variance.dtype)
+
+
+def _pooled(arrays: dict[str, np.ndarray], num_clients: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of all observations of all clients, as if one client had seen them.
+
+    Held-out clients, whose rows follow, do not count.
+    """
+    own = slice(num_clients if isinstance(num_clients, int) and num_clients > 0 else None)
+    means, variances = (arrays[f"filters/{name}"][own].astype(np.float64) for name in ("mean", "variance"))
+    count = arrays["filters/count"][own].astype(np.float64) if "filters/count" in arrays else np.ones(len(means))
+    weight = count / count.sum() if count.sum() > 0 else np.full(len(means), 1 / max(len(means), 1))
+    mean = weight @ means
+    variance = weight @ (variances + (means - mean) ** 2)
+    return mean.astype(np.float32), _standard_deviation(variance).astype(np.float32)
 
 
 def _num_layers(arrays: dict[str, np.ndarray]) -> int:
@@ -201,6 +230,9 @@ def _check_policy(arrays: dict[str, np.ndarray]) -> None:
     if arrays["policy/log_std"].shape not in ((0,), (width,)):
         raise ValueError("its log_std does not fit the actions")
     if "filters/mean" in arrays:
+        count = arrays.get("filters/count")
+        if count is not None and (count.dtype.kind != "f" or count.shape != arrays["filters/mean"].shape[:1]):
+            raise ValueError("its counts of observations do not fit the clients")
         mean, observed = arrays["filters/mean"], arrays["policy/layers/0/kernel"].shape[0]
         if mean.ndim != 2 or mean.shape != arrays["filters/variance"].shape or mean.shape[1] != observed:
             raise ValueError("its filters do not fit the observations")

@@ -60,6 +60,8 @@ def test_rounds_table_has_one_row_a_round_and_no_times(make_run: MakeRun) -> Non
         "num_rejected": "0",
         "candidates": "",
         "selected": "",
+        "worst_tenth": "-8.5",  # of twelve clients two
+        "num_evaluated": "12",
     }
     assert (rows[3]["candidates"], rows[3]["selected"]) == ("0 1 2 3 4 5", "0 1 2")
     assert rows[3]["train_steps"] == "768"
@@ -155,13 +157,15 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path, config: Ex
 
 def test_policy_is_stored_by_path_without_pickle(tmp_path: Path, config: ExperimentConfig) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
-    folder.save_policy(named_arrays({"policy": [np.ones((2, 3)), np.zeros(3)], "kl": np.float32(1)}))
+    folder.save_policy(named_arrays({"policy": [np.ones((2, 3)), np.zeros(3)], "kl": np.float32(1)}), 7)
     with np.load(folder.path / "policy.npz", allow_pickle=False) as stored:
         assert {name: array.shape for name, array in stored.items()} == {
             "policy/0": (2, 3),
             "policy/1": (3,),
             "kl": (),
+            "round": (),
         }
+        assert stored["round"] == 7
 
 
 def test_a_run_reads_back_with_its_tables(make_run: MakeRun) -> None:

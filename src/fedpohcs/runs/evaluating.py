@@ -1,0 +1,127 @@
+"""Returns of a stored policy on any population: that of its run, another level, or more clients."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import ClientIds, Params, Vector
+from fedpohcs.runs.loading import read_config
+from fedpohcs.runs.stored import find_stored, stored_arrays
+
+FIRST_ROUND = 2**20  # a round that no run has, so that episodes differ from those of its evaluations
+
+
+class PolicyReturns(NamedTuple):
+    """Mean undiscounted return of each client."""
+
+    config: ExperimentConfig  # of the population
+    round: int  # of the policy
+    client: ClientIds
+    mean_return: Vector
+    own_filter: np.ndarray  # [C] whether the client's own filter was used, or the default one
+
+    @property
+    def worst_tenth(self) -> float:
+        """Mean over the tenth of the clients, rounded up, with the lowest returns."""
+        return float(np.sort(self.mean_return)[: math.ceil(len(self.mean_return) / 10)].mean())
+
+
+def evaluate_policy(
+    run: Path | str,
+    *,
+    level: str | None = None,
+    clients: int | None = None,
+    held_out: int | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+) -> PolicyReturns:
+    """Let a stored policy play with every client of a population.
+
+    Actions are drawn as in training. A client that the run has uses its own filter; a client of another population, and
+    one that the run held out of training and did not store, uses the default filter, pooled over all clients.
+
+    Args:
+        run: folder, and after an @ which policy.
+        level: of heterogeneity; None: that of the run.
+        clients: number of clients, spread over the level as its world does it; None: as many as in the run.
+        held_out: further clients between and beyond them; None: as many as in the run.
+        episodes: per client; None: as many as in the evaluations of the run.
+        seed: of the episodes.
+    """
+    stored = find_stored(run)
+    source = read_config(stored.run)
+    arrays, round_number = stored_arrays(stored, source)
+    config = _population(source, level, clients, held_out, episodes)
+    from fedpohcs.execution import make_executor
+    from fedpohcs.runs.experiment import check_names, configure_jax
+
+    check_names(config)
+    configure_jax(config.groups)
+    executor = make_executor(config, record=False)
+    try:
+        number = config.federation.num_clients + config.federation.held_out_clients
+        everyone = np.arange(number)
+        own = np.full(number, _same_population(source, config)) & (everyone < len(arrays.get("filters/mean", ())))
+        _fill_filters(executor.state.filters.observation, arrays, own, source.federation.num_clients)
+        params = _filled_params(executor.initial_params(), arrays, str(stored))
+        found = executor.evaluate(params, FIRST_ROUND + seed, everyone)
+    finally:
+        executor.close()
+    return PolicyReturns(config, round_number, found.client, found.mean_return, own[found.client])
+
+
+def _population(
+    source: ExperimentConfig, level: str | None, clients: int | None, held_out: int | None, episodes: int | None
+) -> ExperimentConfig:
+    """The config of the population: privacy, attacks and training do not matter for an evaluation."""
+    federation = source.federation
+    number = federation.num_clients if clients is None else clients
+    require(number > 0, "clients", number, "must be at least 1")
+    federation = replace(
+        federation,
+        num_clients=number,
+        num_candidates=1,
+        num_selected=1,
+        client_weights=None,
+        held_out_clients=federation.held_out_clients if held_out is None else held_out,
+        evaluation_episodes=federation.evaluation_episodes if episodes is None else episodes,
+    )
+    learner = replace(source.learner, filter_warmup_steps=0)  # filters come from the run
+    return replace(source, level=level or source.level, selector="fedavg", federation=federation, learner=learner)
+
+
+def _same_population(source: ExperimentConfig, config: ExperimentConfig) -> bool:
+    same_size = source.federation.num_clients == config.federation.num_clients
+    return same_size and source.level == config.level
+
+
+def _fill_filters(moments: Any, arrays: dict[str, np.ndarray], own: np.ndarray, num_clients: int) -> None:
+    """Give each client its own observation statistics, or those of all clients of the run together."""
+    if "filters/mean" not in arrays:
+        return
+    mean, variance, count = (arrays[f"filters/{name}"].astype(np.float64) for name in ("mean", "variance", "count"))
+    weight = count[:num_clients] / max(count[:num_clients].sum(), 1)
+    pooled = weight @ mean[:num_clients]
+    spread = weight @ (variance[:num_clients] + (mean[:num_clients] - pooled) ** 2)
+    rows = np.flatnonzero(own)
+    moments.seen[:], moments.mean[:], moments.squares[:] = 1, pooled, spread
+    moments.seen[rows], moments.mean[rows] = count[rows], mean[rows]
+    moments.squares[rows] = variance[rows] * count[rows, None]
+
+
+def _filled_params(template: Params, arrays: dict[str, np.ndarray], name: str) -> Params:
+    """The parameters whose arrays a run stored, in the form that its learner makes."""
+    import jax
+
+    wanted = named_arrays(template)
+    fits = all(key in arrays and arrays[key].shape == np.shape(array) for key, array in wanted.items())
+    if not fits:
+        raise UserError(f"run (={name!r}) has a policy that does not fit its learner.")
+    leaves = [arrays[key].astype(np.asarray(array).dtype) for key, array in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)

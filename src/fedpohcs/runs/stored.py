@@ -1,0 +1,99 @@
+"""Policies of runs that are running, stopped or done, as users name them: `runs/x`, `runs/x@best`, `runs/x@120`."""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.errors import UserError, require_checkpoint
+from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, checkpoint_files, checkpoint_name, from_bytes
+from fedpohcs.runs.keeping import FOLDER, LAST, policy_file
+from fedpohcs.runs.policy import read_arrays
+
+
+class Stored(NamedTuple):
+    """A policy of a run."""
+
+    run: Path
+    which: str = LAST
+
+    def __str__(self) -> str:
+        return f"{self.run}@{self.which}"
+
+
+def find_stored(named: Path | str) -> Stored:
+    """The run folder and the name after the last `@`; a folder whose own name has an `@` is taken as it is."""
+    path = Path(named)
+    before, at, which = str(named).rpartition("@")
+    if path.exists() or not at:
+        return Stored(path)
+    if not (which == LAST or which.isdecimal() or re.fullmatch(r"best(:\w+)?", which)):
+        raise UserError(f"run (={str(named)!r}) must end in @best, @best:COLUMN, @last or @ROUND after its folder.")
+    return Stored(Path(before), which)
+
+
+def stored_arrays(stored: Stored, config: ExperimentConfig) -> tuple[dict[str, np.ndarray], int]:
+    """The arrays of a policy by name, with the filters of the clients, and its round."""
+    kept = _read_file(stored)
+    checkpoint = _read_checkpoint(stored) if kept is None or stored.which == LAST else None
+    if checkpoint is not None and (kept is None or checkpoint.round > _round(kept, config)):
+        return _from_checkpoint(checkpoint, config), checkpoint.round
+    if kept is None:
+        there = ", ".join(f"@{which}" for which in _names(stored.run)) or "none yet"
+        raise UserError(f"run (={str(stored)!r}) has no such policy. There are: {there}.")
+    return kept, _round(kept, config)
+
+
+def _round(kept: dict[str, np.ndarray], config: ExperimentConfig) -> int:
+    """The round of a stored policy; release 0.1 stored the last one alone, without its number."""
+    return int(kept["round"]) if "round" in kept and kept["round"].shape == () else config.rounds
+
+
+def _read_file(stored: Stored) -> dict[str, np.ndarray] | None:
+    path = stored.run / policy_file(stored.which)
+    if not path.is_file():
+        return None
+    try:
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
+        name = path.relative_to(stored.run)
+        raise UserError(f"run (={str(stored.run)!r}) has a {name} that cannot be read: {error}") from error
+
+
+def _read_checkpoint(stored: Stored) -> Checkpoint | None:
+    """The newest sound checkpoint, or that of the wanted round."""
+    if not (stored.which == LAST or stored.which.isdecimal()):
+        return None
+    files = checkpoint_files(stored.run)
+    if stored.which != LAST:
+        files = [path for path in files if path.name == checkpoint_name(int(stored.which))]
+    for path in reversed(files):
+        try:
+            return from_bytes(path.read_bytes())
+        except (DamagedError, OSError):  # being replaced, or damaged: the one before
+            continue
+    return None
+
+
+def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[str, np.ndarray]:
+    """What `Executor.stored_policy` gave when the checkpoint was written."""
+    from fedpohcs.learners.base import make_learner
+    from fedpohcs.worlds import make_world
+
+    state: Any = checkpoint.state
+    require_checkpoint(hasattr(state, "server") and hasattr(state, "clients"), "the state of a run")
+    learner, clients = make_learner(config.learner, make_world(config)), state.clients
+    while hasattr(clients, "clients"):  # of private clients
+        clients = clients.clients
+    filters = learner.stored_filters(clients.state.filters) if hasattr(clients, "state") else {}
+    return {**learner.arrays(state.server.params), **filters}
+
+
+def _names(run: Path) -> list[str]:
+    """The names of all policies that are there."""
+    kept = [path.stem for path in sorted((run / FOLDER).glob("*.npz"))]
+    named = [re.sub(r"^round-0*(?=\d)", "", name).replace("best-", "best:") for name in kept]
+    last = (run / policy_file(LAST)).is_file() or bool(checkpoint_files(run))
+    return [*([LAST] if last else []), *named]
