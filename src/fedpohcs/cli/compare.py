@@ -1,9 +1,12 @@
 """Many runs in one folder: finds and trains the missing ones, and writes the results."""
 
 import dataclasses
+import io
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
@@ -27,6 +30,7 @@ def run_all(
     overwrite: bool = False,
     jobs: int | None = None,
     backend: str = "local",
+    quiet: bool = False,
 ) -> None:
     """Train the wanted runs that are missing or incomplete, several at a time, with one live table for all.
 
@@ -36,32 +40,37 @@ def run_all(
         overwrite: run everything anew.
         jobs: runs at the same time. None: one per core.
         backend: "local", or "ray".
+        quiet: show no progress.
     """
     require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")
     for config in wanted.values():
         check_names(config)
     runs = plan_runs(wanted, out, overwrite)
     kept = len(wanted) - len(runs)
-    if kept:
+    if kept and not quiet:
         print(f"{kept} of {len(wanted)} runs are complete already, kept", flush=True)
     if not runs:
         return
     for folder in runs:
         if overwrite and is_run(folder):
             shutil.rmtree(folder)
+    console = Console(file=io.StringIO()) if quiet else None
     if backend == "ray":
-        with ray_cluster() as (launch, cores), GridDisplay(runs, out) as display:
+        with ray_cluster() as (launch, cores), GridDisplay(runs, out, console) as display:
             return run_grid(runs, launch, min(jobs or cores, len(runs)), display.show)
     slots = min(jobs or len(available_cores()), len(runs))
     if slots == 1:
-        return _run_here(runs)
-    with GridDisplay(runs, out) as display:
+        return _run_here(runs, quiet=quiet)
+    with GridDisplay(runs, out, console) as display:
         run_grid(runs, local_launcher(slots), slots, display.show)
 
 
-def _run_here(runs: Mapping[Path, ExperimentConfig]) -> None:
+def _run_here(runs: Mapping[Path, ExperimentConfig], *, quiet: bool) -> None:
     """Train one run after the other in this process, on all of its cores."""
     for number, (folder, config) in enumerate(runs.items(), start=1):
+        if quiet:
+            complete_run(folder, config, [])
+            continue
         print(f"run {number} of {len(runs)}: {folder}", flush=True)
         with ProgressDisplay() as display:
             complete_run(folder, config, [display])
@@ -84,17 +93,18 @@ def plan_runs(wanted: Mapping[Path, ExperimentConfig], out: Path, overwrite: boo
     return plan
 
 
-def write_results(folders: Sequence[Path], out: Path) -> None:
+def write_results(folders: Sequence[Path], out: Path, *, quiet: bool = False) -> None:
     """Print the statistics; write tables, figures and the report into `out`, and say where they are."""
     groups = load_groups(folders)
     statistics = tables.statistics_tables(groups)
-    rendering.print_tables(statistics)
+    if not quiet:
+        rendering.print_tables(statistics)
     (out / "table.md").write_text(rendering.to_markdown(statistics), encoding="utf-8")
     (out / "table.csv").write_text(tables.to_csv(groups), encoding="utf-8")
     save_figure(return_by_round(groups), out / "curves.png")
     save_figure(participation(groups), out / "participation.png")
     write_report(groups, out / "report.html")
-    for name in ("table.md", "table.csv", "curves.png", "participation.png", "report.html"):
+    for name in () if quiet else ("table.md", "table.csv", "curves.png", "participation.png", "report.html"):
         print(out / name)
 
 

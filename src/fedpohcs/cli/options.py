@@ -45,6 +45,10 @@ class TrainOptions:
     """Replace the run that is in the folder."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints, from which `fedpohcs resume` goes on. 0: none."""
+    json: bool = False
+    """Print one JSON object per round, and nothing else, to the standard output."""
+    quiet: bool = False
+    """Print nothing but errors."""
     keep: str = "best"
     """Policies to keep besides the last, joined by commas: best, by mean return; best:worst_tenth or another column of
     rounds.csv; every:20, those of every 20th round."""
@@ -62,6 +66,10 @@ class ResumeOptions:
     """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints. 0: none."""
+    json: bool = False
+    """Print one JSON object per round, and nothing else, to the standard output."""
+    quiet: bool = False
+    """Print nothing but errors."""
     keep: str = "best"
     """Policies to keep besides the last, as for train."""
 
@@ -88,6 +96,8 @@ class CompareOptions:
     jobs: int | None = None
     """Runs at the same time, each in a process with its own cores. 1: one after the other, in this process. None: as
     many as there are cores."""
+    quiet: bool = False
+    """Print nothing but errors; the results are in the folder."""
     backend: Literal["local", "ray"] = "local"
     """Where they run: in processes of this machine, or on a Ray cluster that shares its disk."""
 

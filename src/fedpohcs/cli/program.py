@@ -17,7 +17,7 @@ from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, set
 from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.cli.theory import theory
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError, printable, require_known
+from fedpohcs.core.errors import UserError, printable, require, require_known
 from fedpohcs.core.registries import PRESETS, register_plugins
 from fedpohcs.core.version import __version__
 from fedpohcs.runs.keeping import parse_keep
@@ -80,17 +80,18 @@ def train(arguments: list[str]) -> None:
     from fedpohcs.runs.loggers import make_loggers
 
     loggers = make_loggers(_split("log", given.log) if given.log else [], out)
-    with _watched(out) as display:
+    with _watched(out, given) as displays:
         run_experiment(
             config,
             out,
             overwrite=given.overwrite,
-            observers=[display, *loggers],
+            observers=[*displays, *loggers],
             checkpoint_every=given.checkpoint_every,
             keep=parse_keep(given.keep),
             keep_records=False,
         )
-    print(f"run: {out}")
+    if not (given.json or given.quiet):
+        print(f"run: {out}")
 
 
 def resume(arguments: list[str]) -> None:
@@ -100,16 +101,17 @@ def resume(arguments: list[str]) -> None:
     from fedpohcs.runs.loggers import make_loggers
 
     loggers = make_loggers(_split("log", given.log) if given.log else [], given.run)
-    with _watched(given.run) as display:
+    with _watched(given.run, given) as displays:
         resume_experiment(
             given.run,
             rounds=given.rounds,
-            observers=[display, *loggers],
+            observers=[*displays, *loggers],
             checkpoint_every=given.checkpoint_every,
             keep=parse_keep(given.keep),
             keep_records=False,
         )
-    print(f"run: {given.run}")
+    if not (given.json or given.quiet):
+        print(f"run: {given.run}")
 
 
 def compare(arguments: list[str]) -> None:
@@ -129,8 +131,8 @@ def compare(arguments: list[str]) -> None:
 
     runs = {given.out / run_path(config): config for config in configs}
     with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
-        run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend)
-    write_results(list(runs), given.out)
+        run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend, quiet=given.quiet)
+    write_results(list(runs), given.out, quiet=given.quiet)
 
 
 def _compare_folders(arguments: list[str]) -> None:
@@ -291,12 +293,17 @@ def _seeds(text: str) -> list[int]:
 
 
 @contextmanager
-def _watched(out: Path) -> Iterator[Any]:
-    """A progress display for the run in `out`."""
-    from fedpohcs.cli.display import ProgressDisplay
+def _watched(out: Path, given: Any) -> Iterator[list[Any]]:
+    """What shows the run in `out`: a progress display, JSON lines, or nothing."""
+    require(not (given.json and given.quiet), "json", given.json, "must not be combined with quiet")
+    from fedpohcs.cli.display import JsonLines, ProgressDisplay
 
-    with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"), ProgressDisplay() as display:
-        yield display
+    with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"):
+        if given.json or given.quiet:
+            yield [JsonLines()] if given.json else []
+            return
+        with ProgressDisplay() as display:
+            yield [display]
 
 
 def _load_groups(paths: Sequence[Path]) -> list[Any]:

@@ -34,8 +34,11 @@ class Observer(Protocol):
         """Before anything is computed."""
         ...
 
-    def on_round(self, record: RoundRecord) -> None:
-        """After every round; round 0 is the evaluation before training."""
+    def on_round(self, record: RoundRecord) -> bool | None:
+        """After every round; round 0 is the evaluation before training. True: stop here, as a signal would.
+
+        A run that was stopped can be resumed from its last checkpoint.
+        """
         ...
 
     def on_finish(self) -> None:
@@ -243,15 +246,15 @@ def _run_all(
             due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)
             if writer is not None and due:
                 writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
-            for observer in observers:
-                observer.on_round(record)
+            if any([observer.on_round(record) for observer in observers]):
+                break
     finally:
         for observer in observers:
             observer.on_finish()
         training.executor.close()
         if writer is not None:
             writer.close()
-    if folder is not None:
+    if folder is not None and training.state.round >= config.rounds:
         folder.save_policy(training.stored_policy(), training.state.round)
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
