@@ -18,7 +18,17 @@ from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.types import RoundRecord
 from fedpohcs.runs.keeping import LAST, policy_file
-from fedpohcs.runs.layout import BAD_REPLY, FIRST_COLUMNS, HELD_OUT, PHASES, ROUND_COLUMNS, SCORES, TABLES, is_run
+from fedpohcs.runs.layout import (
+    BAD_REPLY,
+    FIRST_COLUMNS,
+    HELD_OUT,
+    PHASES,
+    POLICY_ROUND,
+    ROUND_COLUMNS,
+    SCORES,
+    TABLES,
+    is_run,
+)
 from fedpohcs.runs.loading import read_config, read_rounds
 from fedpohcs.runs.origin import describe_origin
 
@@ -140,7 +150,7 @@ class RunFolder:
     def save_policy(self, arrays: Mapping[str, np.ndarray], round_number: int, which: str = LAST) -> None:
         """Write the named arrays of a policy, and of the clients' filters, to `policy.npz` or below `policies`."""
         data = io.BytesIO()
-        np.savez(data, allow_pickle=False, **arrays, round=np.array(round_number))
+        np.savez(data, allow_pickle=False, **arrays, **{POLICY_ROUND: np.array(round_number)})
         path = self.path / policy_file(which)
         path.parent.mkdir(exist_ok=True)
         replace_file(path, data.getvalue())

@@ -10,6 +10,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, checkpoint_files, checkpoint_name, from_bytes
 from fedpohcs.runs.keeping import FOLDER, LAST, policy_file
+from fedpohcs.runs.layout import POLICY_ROUND
 from fedpohcs.runs.policy import read_arrays
 
 
@@ -48,7 +49,8 @@ def stored_arrays(stored: Stored, config: ExperimentConfig) -> tuple[dict[str, n
 
 def _round(kept: dict[str, np.ndarray], config: ExperimentConfig) -> int:
     """The round of a stored policy; release 0.1 stored the last one alone, without its number."""
-    return int(kept["round"]) if "round" in kept and kept["round"].shape == () else config.rounds
+    stored = kept.get(POLICY_ROUND)
+    return int(stored) if stored is not None and stored.shape == () else config.rounds
 
 
 def _read_file(stored: Stored) -> dict[str, np.ndarray] | None:
