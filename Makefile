@@ -12,7 +12,7 @@ COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header
 run: .venv/installed  ## a small comparison: table, plot, report and a car at play in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,fedpohcs,gradient-sampling \
 		--seeds 0 --rounds 40 --out runs/demo --overwrite
-	$(BIN)/fedpohcs play runs/demo/medium/gradient-sampling/seed-0 --client 7 --episodes 3
+	$(BIN)/fedpohcs play runs/demo/medium/gradient-sampling/seed-0 --client 6 --episodes 3
 	@echo 'The report in a browser, also while runs train: $(BIN)/fedpohcs watch runs/demo'
 
 test: .venv/installed-dev  ## the default test suite

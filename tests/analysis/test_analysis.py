@@ -64,8 +64,8 @@ def test_statistics_of_a_straight_line(make_run: MakeRun) -> None:
     assert statistics["mean return, rounds 91-100"] == pytest.approx(95.5 + RETURN_AT_0)
     assert statistics["mean return, last 10 rounds"] == pytest.approx(95.5 + RETURN_AT_0)
     assert statistics["sd of round-to-round change after round 20"] == pytest.approx(0)
-    assert statistics["selection share of clients 1-3"] == 1  # of five groups: 3, 3, 2, 2, 2
-    assert statistics["selection share of clients 4-6"] == 0
+    assert statistics["selection share of clients 0-2"] == 1  # of five groups: 3, 3, 2, 2, 2
+    assert statistics["selection share of clients 3-5"] == 0
 
 
 def test_statistics_tell_how_evenly_clients_are_served(make_run: MakeRun) -> None:
@@ -127,8 +127,8 @@ def test_selection_shares_count_ids_from_one(make_run: MakeRun) -> None:
     federation = FederationConfig(num_clients=60, num_candidates=18, num_selected=12)
     run = load_run(make_run(rounds=2, federation=federation))
     statistics = tables.run_statistics(run, scope_of(run))
-    assert statistics["selection share of clients 1-10"] == pytest.approx(10 / 12)
-    assert statistics["selection share of clients 11-20"] == pytest.approx(2 / 12)
+    assert statistics["selection share of clients 0-9"] == pytest.approx(10 / 12)
+    assert statistics["selection share of clients 10-19"] == pytest.approx(2 / 12)
 
 
 def test_differences_are_paired_by_seed(groups: list[Group]) -> None:
@@ -246,7 +246,7 @@ def test_participation_shows_selections_a_round_and_final_returns(groups: list[G
     bars = [patch.get_height() for patch in axes[0].patches]
     assert bars == [1, 1, 1] + [0] * 9
     points = next(axis for axis in axes[2:] if axis.collections).collections[0].get_offsets()
-    np.testing.assert_allclose(points, np.column_stack([np.arange(1, 13), 35.5 + 1 - np.arange(12)]))
+    np.testing.assert_allclose(points, np.column_stack([np.arange(12), 35.5 + 1 - np.arange(12)]))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

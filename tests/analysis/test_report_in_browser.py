@@ -152,9 +152,9 @@ def test_charts_can_be_walked_with_the_keyboard(page: Page, report: str) -> None
     assert page.run("document.querySelector('#fig-curves .readout').textContent").startswith("round 14: fedavg 9.00")
     page.run("document.querySelector('#fig-selection svg').focus()")
     page.press("ArrowUp")
-    assert page.run("document.querySelector('#fig-selection .readout').textContent") == "round 15, client 2: selected"
+    assert page.run("document.querySelector('#fig-selection .readout').textContent") == "round 15, client 1: selected"
     page.press("Enter")
-    assert "Return of client 2" in page.run("byId('fig-client').textContent")
+    assert "Return of client 1" in page.run("byId('fig-client').textContent")
     assert page.run("document.activeElement.closest('figure').id") == "fig-selection"
 
 

@@ -34,9 +34,8 @@ def export(arguments: list[str]) -> None:
     given = _parse(options.ExportOptions, "export", arguments, export.__doc__)
     from fedpohcs.runs.export import export_policy
 
-    client = None if given.client is None else _index(given.client)
     with _warnings_as_notes():
-        export_policy(given.run, given.output, client, sample=given.sample)
+        export_policy(given.run, given.output, given.client, sample=given.sample)
     print(given.output)
 
 
@@ -49,7 +48,6 @@ def play(arguments: list[str]) -> None:
     given = _parse(options.PlayOptions, "play", arguments, play.__doc__)
     require(given.episodes > 0, "episodes", given.episodes, "must be at least 1")
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
-    client = _index(given.client)
     from fedpohcs.runs.loading import read_config
     from fedpohcs.runs.playing import play_episodes
     from fedpohcs.runs.stored import find_stored
@@ -64,14 +62,14 @@ def play(arguments: list[str]) -> None:
     rule = f"cannot be drawn: there is no picture of the world {config.world}"
     require(given.output is None or can_draw, "output", str(given.output), rule)
     with _warnings_as_notes():
-        episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
+        episodes = play_episodes(given.run, given.client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
         end = "ended there" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
     if can_draw:
         output = given.output or run / f"client-{given.client}.gif"
-        write_gif(config, client, episodes[0], output)
+        write_gif(config, given.client, episodes[0], output)
         print(output)
 
 
@@ -92,8 +90,8 @@ def evaluate(arguments: list[str]) -> None:
             worst, best = some.mean_return.argmin(), some.mean_return.argmax()
             print(
                 f"{rows.sum()} {title}: mean return {some.mean_return.mean():.2f}, worst tenth {some.worst_tenth:.2f}, "
-                f"worst {some.mean_return[worst]:.2f} (client {some.client[worst] + 1}), "
-                f"best {some.mean_return[best]:.2f} (client {some.client[best] + 1})"
+                f"worst {some.mean_return[worst]:.2f} (client {some.client[worst]}), "
+                f"best {some.mean_return[best]:.2f} (client {some.client[best]})"
             )
     if given.output is not None:
         _write_returns(given.output, found)
@@ -117,12 +115,6 @@ def _warnings_as_notes() -> Iterator[None]:
         yield
     for warning in caught:
         print(f"fedpohcs: {warning.message}", file=sys.stderr)
-
-
-def _index(client: int) -> int:
-    """The index of a client, from 0 as in files, for a number from 1 as people count."""
-    require(client >= 1, "client", client, "must be at least 1")
-    return client - 1
 
 
 def _parse(cls: type[T], command: str, arguments: list[str], description: str | None) -> T:

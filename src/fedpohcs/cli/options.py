@@ -198,7 +198,7 @@ class ExportOptions:
     output: Positional[Path]
     """File to write; the ending names the format: npz or onnx."""
     client: int | None = None
-    """Client whose observation filter becomes part of an onnx file, counted from 1. None: the filter of a device that
+    """Client whose observation filter becomes part of an onnx file, counted from 0. None: the filter of a device that
     never trained, pooled over all clients."""
     sample: bool = False
     """Let an onnx file draw actions as in training. Without: the most likely action."""
@@ -212,7 +212,7 @@ class PlayOptions:
     """Run folder, and after an @ which policy, as for export; or `hongkong`, which has options of its own: a drive
     through any area, by a policy or by IDM."""
     client: int
-    """Client in whose world the policy plays, counted from 1."""
+    """Client in whose world the policy plays, counted from 0."""
     episodes: int = 5
     seed: int = 0
     """Seed of the start states and of the policy's draws."""

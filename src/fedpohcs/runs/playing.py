@@ -21,7 +21,7 @@ def play_episodes(run: Path | str, client: int, number: int, seed: int = 0, *, g
     config = read_config(find_stored(run).run)
     n, held_out = config.federation.num_clients, config.federation.held_out_clients
     more = f" plus held_out_clients (={held_out})" if held_out else ""
-    require(client < n + held_out, "client", client + 1, f"must not exceed num_clients (={n}){more}")
+    require(0 <= client < n + held_out, "client", client, f"must be at least 0 and below num_clients (={n}){more}")
     policy = load_run_policy(run)
 
     def act(window: np.ndarray, generator: np.random.Generator) -> Any:
@@ -38,7 +38,7 @@ def play_episodes(run: Path | str, client: int, number: int, seed: int = 0, *, g
     try:
         return [_play(stage, act, np.random.default_rng([seed, index])) for index in range(number)]
     except (RuntimeError, ValueError) as error:  # a user's environment failed, or a simulation diverged
-        raise UserError(f"client {client + 1} cannot play: {error}") from error
+        raise UserError(f"client {client} cannot play: {error}") from error
     finally:
         simulator.close()
 

@@ -43,7 +43,7 @@ def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Pat
         raise UserError(f"output (={str(path)!r}) cannot be drawn: there is no picture of the world {config.world}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        painter.paint(config, client, episode, path, f"client {client + 1}")
+        painter.paint(config, client, episode, path, f"client {client}")
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
 

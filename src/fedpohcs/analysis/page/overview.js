@@ -214,7 +214,7 @@ function drawParticipation() {
     const view = frame(figure, {
       title: group.label,
       height,
-      x: { domain: [0.4, clients + 0.6], label: "client", whole: true },
+      x: { domain: [-0.6, clients - 0.4], label: "client", whole: true },
       y: { domain: [0, 1], ticks: 0 },
       description: `${group.label}: selections and final return of every client`,
     });
@@ -246,7 +246,7 @@ function drawParticipation() {
     const unit = width / clients,
       points = element("g");
     for (let client = 0; client < clients; client++) {
-      const x = view.sx(client + 1),
+      const x = view.sx(client),
         share = group.participation[client];
       view.svg.append(
         element("rect", {
@@ -274,10 +274,10 @@ function drawParticipation() {
       columns: clients,
       start: [0, 0],
       locate: (x) => [Math.floor((x - left) / unit), 0],
-      mark: (column) => ({ x: view.sx(column + 1) }),
+      mark: (column) => ({ x: view.sx(column) }),
       onPick: (client) => update({ client, scheme: group.label }),
       readout: (client) =>
-        `client ${client + 1}: return ${format(group.finalReturns[client])}, ${format(group.participation[client])} selections per round`,
+        `client ${client}: return ${format(group.finalReturns[client])}, ${format(group.participation[client])} selections per round`,
     });
   });
   byId("participation").append(

@@ -150,7 +150,7 @@ function listen() {
   on("run-scheme", "change", (select) => ({ scheme: select.value }));
   on("run-seed", "change", (select) => ({ seed: Number(select.value) }));
   on("run-score", "change", (select) => ({ score: select.value }));
-  on("run-client", "input", (input) => ({ client: Math.max(0, (parseInt(input.value, 10) || 1) - 1) }));
+  on("run-client", "input", (input) => ({ client: Math.max(0, parseInt(input.value, 10) || 0) }));
   byId("schemes").addEventListener("click", (event) => {
     const label = event.target.closest(".chip")?.dataset.label;
     if (label)
