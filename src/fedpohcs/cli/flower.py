@@ -278,7 +278,10 @@ def _members(config: ExperimentConfig, given: Path | None) -> str:
     path = given.absolute()
     owners, everyone = load_owners(path), set(range(n))
     require(
-        not private or load_members(path).keys() >= everyone, "members", str(path), f"must list the clients 0 to {n - 1}"
+        not private or load_members(path).keys() >= everyone,
+        "members",
+        str(path),
+        f"must list the clients 0 to {n - 1}",
     )
     remedy = "Register them with: fedpohcs flower members add ... --server"
     registered = owners.keys() >= everyone or (private and not owners)

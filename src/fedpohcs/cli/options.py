@@ -211,15 +211,18 @@ class PlayOptions:
     run: Positional[str]
     """Run folder, and after an @ which policy, as for export; or `hongkong`, which has options of its own: a drive
     through any area, by a policy or by IDM."""
-    client: int
-    """Client in whose world the policy plays, counted from 0."""
+    client: int | None = None
+    """Client in whose world the policy plays, counted from 0. None: an episode with every client."""
+    beside: str | None = None
+    """Without --client, another policy of the same clients to draw beside the first: RUN@0 is the one before
+    training."""
     episodes: int = 5
     seed: int = 0
     """Seed of the start states and of the policy's draws."""
     greedy: bool = False
     """Take the most likely action instead of drawing one."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
-    """GIF to write. None: RUN/client-N.gif, where the world can be drawn."""
+    """GIF to write. None: RUN/client-N.gif or RUN/clients.gif, where the world can be drawn."""
 
 
 @dataclass(frozen=True)
