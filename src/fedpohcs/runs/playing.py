@@ -31,16 +31,24 @@ def play_episodes(run: Path | str, client: int, number: int, seed: int = 0, *, g
     from fedpohcs.worlds.pictures import find_painter
 
     world: Any = check_world(config).from_config(config)
-    simulator = TracedSimulator(world, client) if isinstance(world, TracedWorld) else world.open(client)
+    simulator = _open(world, client)
     painter = find_painter(config.world)
-    scene = painter.scene if painter else lambda simulator: None
-    stage = Stage(simulator, world.horizon, scene, config.learner.observation_window)
+    unseen = Stage(simulator, world.horizon, lambda simulator: None, config.learner.observation_window)
+    first = unseen._replace(scene=painter.scene) if painter else unseen  # only the first episode is drawn
+    stages = [first, *[unseen] * (number - 1)]
     try:
-        return [_play(stage, act, np.random.default_rng([seed, index])) for index in range(number)]
+        return [_play(stage, act, np.random.default_rng([seed, index])) for index, stage in enumerate(stages)]
     except (RuntimeError, ValueError) as error:  # a user's environment failed, or a simulation diverged
         raise UserError(f"client {client} cannot play: {error}") from error
     finally:
         simulator.close()
+
+
+def _open(world: Any, client: int) -> Any:
+    """The simulator of a client, with pictures if the world has them."""
+    if isinstance(world, TracedWorld):
+        return TracedSimulator(world, client)
+    return world.open_rendered(client) if hasattr(world, "open_rendered") else world.open(client)
 
 
 class Stage(NamedTuple):
