@@ -173,13 +173,7 @@ class LocalExecutor(ABC):
         if not len(clients):
             nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
             return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
-        seed = self.config.seed
-        draws = self.clients.on_host(
-            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
-            [int(client) for client in clients],
-        )
-        sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
-        result = self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
+        result = self.rehearse(params, round_number, clients, extra)
         # A client that diverged or could not train keeps its previous state.
         sound = finite_clients(result) & (result.steps > 0)
         self._store(
@@ -191,6 +185,18 @@ class LocalExecutor(ABC):
         if result.num_lost is not None:
             info["lost_episodes"] = result.num_lost.astype(float)
         return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
+
+    def rehearse(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA
+    ) -> TrainingResult:
+        """The local training of a round, which the clients do not remember: `train` gives the same result."""
+        seed = self.config.seed
+        draws = self.clients.on_host(
+            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
+            [int(client) for client in clients],
+        )
+        sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
+        return self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Measure on the episodes of the latest evaluation if possible, which costs no environment steps."""

@@ -22,6 +22,14 @@ def parts_of(params: Params) -> dict[str, Any]:
     return dict(params) if isinstance(params, dict) else {"params": params}
 
 
+def controls_of(params: Params) -> tuple[str, ...]:
+    """Parts that are not weights but numbers with their own rule, such as the KL coefficient of PPO.
+
+    The class of the parameters names them in its attribute `controls`.
+    """
+    return getattr(type(params), "controls", ())
+
+
 def from_parts(parts: dict[str, Any], like: Params) -> Params:
     """Parameters of the same kind as `like`, made of these parts."""
     if hasattr(like, "_asdict"):

@@ -62,9 +62,11 @@ def run_round(
         extra = arrays_to_send(optimiser, state.optimiser)
         updates = executor.train(state.params, state.round, selection.client, extra)
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
+        if selector.observe is not None:
+            selector_state = selector.observe(selector_state, updates, state.params)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation, selection)
-        aggregation = aggregate(state.params, updates, weight, federation)
+        aggregation = aggregate(state.params, updates, weight, federation, selection.total)
         params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
@@ -158,8 +160,8 @@ def update_weight(
     """Weight of each update, not normalised; 0 for an update without steps.
 
     A weight of the selection comes first. With a probability p_n of the selection it is q_n / p_n, so that the mean
-    over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum. Otherwise
-    the config decides: by steps, or by q_n.
+    over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum, or by the
+    total of the selection. Otherwise the config decides: by steps, or by q_n.
     """
     if selection is not None and selection.weight is not None:
         counted = selection.weight

@@ -19,7 +19,7 @@ from fedpohcs.metrics.base import find_metric
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.optimisers import Proposal, make_optimiser
-from fedpohcs.server.optimisers.base import controls_of
+from fedpohcs.server.parts import controls_of
 from fedpohcs.server.selection import Question, make_selector
 from fedpohcs.testing.equality import all_equal
 from fedpohcs.worlds.base import DiscreteActions

@@ -10,7 +10,7 @@ from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, ClientUpdates, Params, Vector
 from fedpohcs.server.aggregation.robust import Merged, Rows
-from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
+from fedpohcs.server.parts import controls_of, from_parts, from_vector, parts_of, rows_of, vector_of
 
 
 class SoundUpdates(NamedTuple):
@@ -45,7 +45,13 @@ class Aggregation(NamedTuple):
     sound: SoundUpdates | None = None  # the updates that were combined; None: too few, and the parameters are unchanged
 
 
-def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings: FederationConfig) -> Aggregation:
+def aggregate(
+    previous: Params,
+    updates: ClientUpdates,
+    weight: Vector,
+    settings: FederationConfig,
+    total: float | None = None,
+) -> Aggregation:
     """Combine the sound updates. If there are fewer than the aggregator needs, the policy stays as it was.
 
     Args:
@@ -53,6 +59,7 @@ def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings
         updates: of the selected clients, as `server.replies.sound_updates` gives them.
         weight: of each update, finite and not normalised; 0 leaves it out.
         settings: which aggregator, and how many Byzantine clients it must tolerate.
+        total: what the change of the policy is divided by in place of the sum of the weights; see `Selection.total`.
     """
     aggregator = AGGREGATORS[settings.aggregator]
     is_sound = weight > 0
@@ -63,11 +70,30 @@ def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings
     normalised = weight[rows] / weight[rows].sum()
     sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings)
     params, counted = aggregator.combine(sound)
+    if total is not None:
+        params = scaled_change(previous, params, weight[rows].sum() / total)
     info = {}
     if counted is not None:
         info["counted"] = np.zeros(len(weight))
         info["counted"][rows] = counted
     return Aggregation(params, updates.client[~is_sound], info, sound)
+
+
+def scaled_change(previous: Params, params: Params, factor: float) -> Params:
+    """Parameters whose distance to the previous ones is `factor` times as large. Controls stay as proposed.
+
+    A factor of 1 gives exactly the parameters that were proposed.
+    """
+    import jax
+
+    old, new = parts_of(previous), parts_of(params)
+
+    def scaled(origin: np.ndarray, proposed: np.ndarray) -> np.ndarray:
+        far = np.asarray(proposed, float)
+        return (far + (factor - 1) * (far - origin)).astype(proposed.dtype)
+
+    moved = {name: jax.tree.map(scaled, old[name], new[name]) for name in new if name not in controls_of(params)}
+    return from_parts({**new, **moved}, params)
 
 
 Rule = Callable[[Rows, Vector], Merged]

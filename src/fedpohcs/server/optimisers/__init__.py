@@ -5,12 +5,13 @@ A server optimiser is one function that makes a `ServerOptimiser`, and one line 
 
 from fedpohcs.core.registries import OPTIMISERS
 from fedpohcs.server.optimisers.adam import adam
-from fedpohcs.server.optimisers.base import Change, Proposal, ServerOptimiser, by_part, controls_of
+from fedpohcs.server.optimisers.base import Change, Proposal, ServerOptimiser, by_part
 from fedpohcs.server.optimisers.checks import make_optimiser, optimise
 from fedpohcs.server.optimisers.fedexp import fedexp
 from fedpohcs.server.optimisers.identity import IDENTITY, identity
 from fedpohcs.server.optimisers.momentum import momentum
 from fedpohcs.server.optimisers.yogi import yogi
+from fedpohcs.server.parts import controls_of
 
 __all__ = [
     "IDENTITY",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from fedpohcs.core.config import ServerOptimiserConfig
 from fedpohcs.core.errors import require
 from fedpohcs.core.types import Params, Vector
-from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
+from fedpohcs.server.parts import controls_of, from_parts, from_vector, parts_of, rows_of, vector_of
 
 
 class Proposal(NamedTuple):
@@ -68,14 +68,6 @@ def by_part(settings: ServerOptimiserConfig, init: Callable[[int], Vectors], rul
         return from_parts(new, proposal.params), states
 
     return ServerOptimiser(start, apply)
-
-
-def controls_of(params: Params) -> tuple[str, ...]:
-    """Parts that are not weights but numbers with their own rule, such as the KL coefficient of PPO.
-
-    The class of the parameters names them in its attribute `controls`.
-    """
-    return getattr(type(params), "controls", ())
 
 
 def _optimised(params: Params, wanted: tuple[str, ...] | None) -> list[str]:
