@@ -190,7 +190,7 @@ def test_a_client_that_fails_is_left_out_and_named_and_the_others_train(tmp_path
     assert history.records[1].rejected.tolist() == [2]
     assert (history.records[1].train_steps > 0).tolist() == [True, True, False, True]
     assert np.isfinite(history.mean_returns).all()
-    assert any("client 3, round 1 is left out: episode" in message for message in caplog.messages)
+    assert any("client 2, round 1 is left out: episode" in message for message in caplog.messages)
     assert any("step 3: ValueError: off the line" in message for message in caplog.messages)
     run = load_run(tmp_path / "run")
     assert np.isnan(run.client_returns[:, 2]).all()
@@ -241,13 +241,13 @@ def test_env_is_short_for_the_setting_of_the_world_and_refused_elsewhere(capsys:
 
 
 def test_a_first_client_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 1: ValueError: no line 0"):
+    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 0: ValueError: no line 0"):
         world_of("own_lines:missing", 2)
 
 
 def test_clients_must_look_alike() -> None:
     world = world_of("own_lines:other_size", 2)
-    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 1"):
+    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 0"):
         world.open(1)
 
 

@@ -52,7 +52,7 @@ class Member:
             try:
                 reply = self.party.answer(message)
             except RefusedError as reason:
-                log.warning("client %d refuses a message of private selection: %s", self.party.client + 1, reason)
+                log.warning("client %d refuses a message of private selection: %s", self.party.client, reason)
                 return b""
             membership = self.party.state()
             assert membership is not None  # the first accepted message makes one
@@ -65,7 +65,7 @@ class Member:
         try:
             return self.party.ticket(value) if ticket else self.party.scalar(value)
         except RefusedError as reason:
-            log.warning("client %d sends no number: %s", self.party.client + 1, reason)
+            log.warning("client %d sends no number: %s", self.party.client, reason)
             return b""
 
     def _load(self) -> MemberState | None:

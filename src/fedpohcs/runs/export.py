@@ -35,9 +35,8 @@ def export_policy(run: Path | str, path: Path, client: int | None = None, *, sam
         _write(path, lambda file: np.savez(file, **wanted))
     else:
         policy = _policy(stored, arrays, about)
-        if policy.filter_mean is not None and client is not None:
-            number = len(policy.filter_mean)
-            require(client < number, "client", client + 1, f"must be from 1 to {number}")
+        number = about["num_clients"] if policy.filter_mean is None else len(policy.filter_mean)
+        require(client is None or 0 <= client < number, "client", client, f"must be at least 0 and below {number}")
         _write(path, lambda file: file.write(to_onnx(policy, client, sample=sample)))
 
 

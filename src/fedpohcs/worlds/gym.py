@@ -54,7 +54,7 @@ class GymWorld(SimulatedWorld):
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"scenario.env (={self.env!r}) cannot make client 1: {reason}") from error
+            raise UserError(f"scenario.env (={self.env!r}) cannot make client 0: {reason}") from error
         self.observation_size, self.actions, self.horizon = first.observation_size, first.actions, first.horizon
         first.close()
 
@@ -63,7 +63,7 @@ class GymWorld(SimulatedWorld):
         opened = GymEnvironment(self.env, client)
         for name in ("observation_size", "actions"):
             mine, common = getattr(opened, name), getattr(self, name)
-            require(mine == common, name, mine, f"must be that of client 1 (={common!r})")
+            require(mine == common, name, mine, f"must be that of client 0 (={common!r})")
         return opened
 
 
