@@ -166,6 +166,10 @@ OPTIMISERS = Registry(
         "adam": "fedpohcs.server.optimisers.adam:adam",
         "yogi": "fedpohcs.server.optimisers.yogi:yogi",
         "fedexp": "fedpohcs.server.optimisers.fedexp:fedexp",
+        "fedvarp": "fedpohcs.server.optimisers.fedvarp:fedvarp",
+        "scaffold": "fedpohcs.server.optimisers.scaffold:scaffold",
+        "fedcm": "fedpohcs.server.optimisers.fedcm:fedcm",
+        "qffl": "fedpohcs.server.optimisers.qffl:qffl",
     },
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
@@ -221,6 +225,7 @@ STORED_TYPES = Registry(
         "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
         "one-phase-state": "fedpohcs.server.selection.one_phase:OnePhaseState",
         "client-snapshot": "fedpohcs.execution.clients:Snapshot",
+        "controlled-memory": "fedpohcs.learners.client:ControlledMemory",
         "client-state": "fedpohcs.execution.clients:ClientState",
         "play-order": "fedpohcs.execution.clients:PlayOrder",
         "private-snapshot": "fedpohcs.execution.private:PrivateSnapshot",

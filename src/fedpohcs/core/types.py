@@ -131,6 +131,9 @@ class ServerState(NamedTuple):
     selector_state: Any
     recent: tuple[ClientIds, ...] = ()  # selections of the latest rounds, newest last, where selections are capped
     optimiser: Any = ()  # state of the server optimiser
+    returns: Vector | None = (
+        None  # [N] of the clients in their latest evaluation, NaN: none; None: nobody was evaluated
+    )
 
 
 class RoundRecord(NamedTuple):

@@ -67,7 +67,8 @@ def run_round(
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation, selection)
         aggregation = aggregate(state.params, updates, weight, federation, selection.total)
-        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation)
+        returns = np.full(executor.num_clients, np.nan) if state.returns is None else state.returns
+        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation, returns)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
@@ -91,7 +92,8 @@ def run_round(
         held_out=held_out,
     )
     name_bad_replies(record)
-    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state), record
+    returns = latest_returns(returns, evaluation)
+    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state, returns), record
 
 
 def evaluate_start(
@@ -115,6 +117,13 @@ def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> 
     """The return of the policy for every client whose reply is sound."""
     everyone = np.arange(executor.num_clients)
     return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
+
+
+def latest_returns(known: Vector, evaluation: Evaluation) -> Vector:
+    """The return of every client in its latest evaluation, [N]; NaN for a client that was never evaluated."""
+    returns = known.copy()
+    returns[evaluation.client] = evaluation.mean_return
+    return returns
 
 
 def evaluate_held_out(

@@ -10,7 +10,7 @@ from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, ClientUpdates, Params, Vector
 from fedpohcs.server.aggregation.robust import Merged, Rows
-from fedpohcs.server.parts import controls_of, from_parts, from_vector, parts_of, rows_of, vector_of
+from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, scaled_change, vector_of, weight_parts
 
 
 class SoundUpdates(NamedTuple):
@@ -20,6 +20,7 @@ class SoundUpdates(NamedTuple):
     weight: Vector  # [K], summing to one
     previous: Params  # the global parameters from which all of them were trained
     settings: FederationConfig = FederationConfig()
+    client: ClientIds = np.arange(0)  # [K] who sent them; empty where nobody asks
 
 
 class Combination(NamedTuple):
@@ -68,32 +69,15 @@ def aggregate(
         return Aggregation(previous, updates.client)
     rows = rows[np.argsort(updates.client[rows])]  # so that no result depends on the order of arrival
     normalised = weight[rows] / weight[rows].sum()
-    sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings)
+    sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings, updates.client[rows])
     params, counted = aggregator.combine(sound)
     if total is not None:
-        params = scaled_change(previous, params, weight[rows].sum() / total)
+        params = scaled_change(previous, params, weight[rows].sum() / total, weight_parts(params))
     info = {}
     if counted is not None:
         info["counted"] = np.zeros(len(weight))
         info["counted"][rows] = counted
     return Aggregation(params, updates.client[~is_sound], info, sound)
-
-
-def scaled_change(previous: Params, params: Params, factor: float) -> Params:
-    """Parameters whose distance to the previous ones is `factor` times as large. Controls stay as proposed.
-
-    A factor of 1 gives exactly the parameters that were proposed.
-    """
-    import jax
-
-    old, new = parts_of(previous), parts_of(params)
-
-    def scaled(origin: np.ndarray, proposed: np.ndarray) -> np.ndarray:
-        far = np.asarray(proposed, float)
-        return (far + (factor - 1) * (far - origin)).astype(proposed.dtype)
-
-    moved = {name: jax.tree.map(scaled, old[name], new[name]) for name in new if name not in controls_of(params)}
-    return from_parts({**new, **moved}, params)
 
 
 Rule = Callable[[Rows, Vector], Merged]
