@@ -21,10 +21,11 @@ class RunSettings(ExperimentConfig):
 
 @dataclass(frozen=True)
 class SharedSettings(RunSettings):
-    """The settings of all compared runs. Level, selector and seed vary from run to run."""
+    """The settings of all compared runs. Level, algorithm, selector and seed vary from run to run."""
 
     level: Suppress[Fixed[str]] = "medium"
     selector: Suppress[Fixed[str]] = "fedpohcs"
+    algorithm: Suppress[Fixed[str | None]] = None
     seed: Suppress[Fixed[int]] = 0
 
 
@@ -36,7 +37,7 @@ class TrainOptions:
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
-    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    """Run folder to write. None: runs/PRESET/LEVEL/NAME/seed-SEED; the algorithm or else the selector is the name."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     log: str | None = None
@@ -85,6 +86,9 @@ class CompareOptions:
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     selectors: str = "fedavg,power-of-choice,gradient-norm,fedpohcs"
     """Names, joined by commas; see `fedpohcs list`. `fedavg+momentum` is a selector with a server optimiser."""
+    algorithms: str | None = None
+    """Algorithms, joined by commas, in place of selectors: fedavg,fedprox. `fedprox+fedpohcs` is one with another
+    selector. The name of a selector stands for the selector alone."""
     seeds: str = "0,1,2"
     """Whole numbers and ranges such as 10-12, joined by commas."""
     levels: str | None = None
