@@ -36,7 +36,7 @@ def mountain_car(level: str = "varied", selector: str = "fedpohcs") -> Experimen
 
 
 def mountain_car_continuous(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
-    """MountainCarContinuous-v0 with engines of different power; observations are filtered as those of `mountain_car`."""
+    """MountainCarContinuous-v0 with engines of different power; observations are filtered, as in `mountain_car`."""
     return _federation("MountainCarContinuous-v0", level, selector, rounds=50, filter_observations=True)
 
 

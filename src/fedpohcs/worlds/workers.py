@@ -5,7 +5,6 @@ hangs is replaced, and its task is given to another. The task names every draw, 
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from abc import abstractmethod
@@ -16,6 +15,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from fedpohcs.core.processes import (
+    EXIT_NOT_GUARDED,
+    NotGuardedError,
+    available_cores,
+    interrupts_blocked,
+    let_interrupts_in,
+    start_method,
+)
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
@@ -30,6 +37,7 @@ from fedpohcs.worlds.host import (
 
 TASK_TIMEOUT = 600.0  # seconds; a task takes seconds, even on a busy machine
 TRIES = 3  # of a task whose worker died or hung
+SECONDS_TO_EXIT = 0.1  # for a process that has closed its connection
 TRIES_PER_EPISODE = 2  # each with a simulator of its own
 LOST_IN_A_ROW = 3  # episodes given up before the client is
 MOST_CLIENTS = 16  # in one task, where a process steps many environments at once
@@ -93,7 +101,7 @@ class WorkerCollector:
             task_timeout: seconds after which a worker counts as hung.
         """
         self.world = world
-        self.num_workers = num_workers or _num_cores()
+        self.num_workers = num_workers or len(available_cores())
         self.task_timeout = task_timeout
         self.num_replaced = 0
         self._workers: list[_Worker] = []
@@ -109,6 +117,7 @@ class WorkerCollector:
                 if results is not None:
                     done |= dict(zip(task, results, strict=True))
                     continue
+                worker.check_start()
                 self._replace(worker)
                 for number, play in task.items():
                     tries[number] += 1
@@ -156,10 +165,6 @@ class WorkerCollector:
         self._workers[self._workers.index(worker)] = _Worker(self.world, self.task_timeout)
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _clients(task: Task) -> set[int]:
     return {play.client for play in task.values()}
 
@@ -168,11 +173,17 @@ class _Worker:
     """One process and its task."""
 
     def __init__(self, world: SimulatedWorld, timeout: float) -> None:
-        context = multiprocessing.get_context("forkserver")  # forking a process that runs JAX could deadlock
-        context.set_forkserver_preload(["__main__", __name__, *world.preload])
+        method = start_method()  # not by forking: a fork of a process that runs JAX could deadlock
+        context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["__main__", __name__, *world.preload])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, world), daemon=True)
-        self.process.start()
+        try:
+            with interrupts_blocked():
+                self.process.start()
+        except (EOFError, ConnectionError) as error:  # the server of processes died while it imported the main module
+            raise NotGuardedError from error
         theirs.close()  # so that its death is seen here
         self.timeout, self.deadline = timeout, 0.0
         self.busy = False
@@ -196,6 +207,12 @@ class _Worker:
         self.busy = False
         return results
 
+    def check_start(self) -> None:
+        """Say why a process that never was a worker has ended."""
+        self.process.join(SECONDS_TO_EXIT)
+        if self.process.exitcode == EXIT_NOT_GUARDED:
+            raise NotGuardedError
+
     def end(self, *, at_once: bool = False) -> None:
         self.connection.close()  # it leaves when it reads the end
         if at_once:
@@ -209,13 +226,14 @@ class _Worker:
 def _serve(connection: Connection, world: SimulatedWorld) -> None:
     """The main loop of a worker, until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
+    let_interrupts_in()
     with make_player(world) as player:
         while True:
             try:
                 plays, quota = connection.recv()
-            except (EOFError, OSError):
+                connection.send(player.play_all(plays, quota))
+            except (EOFError, OSError):  # the parent has ended, or ends its workers
                 return
-            connection.send(player.play_all(plays, quota))
 
 
 def make_player(world: SimulatedWorld) -> Any:
