@@ -406,6 +406,44 @@ def test_the_example_learns_to_balance_poles_of_different_length(monkeypatch: py
     assert returns[-1] > 3 * returns[0]
 
 
+def test_environments_that_render_get_a_picture_of_the_first_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    run_experiment(config("own_lines:painted"), tmp_path / "run")
+    assert main(["play", "run", "--client", "3", "--episodes", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "run/client-3.gif"
+    with Image.open("run/client-3.gif") as picture:
+        assert picture.n_frames == 21  # an episode has 20 steps
+        for time in (0, 20):
+            picture.seek(time)
+            red, green, blue = picture.convert("RGB").getpixel((picture.width // 2, picture.height - 20))
+            assert abs(red - 10 * time) < 12 and abs(green - 150) < 12 and blue < 12
+
+
+def test_environments_that_do_not_render_are_played_without_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_experiment(config("own_lines:fine"), tmp_path / "run")
+    assert main(["play", "run", "--client", "0", "--episodes", "1"]) == 0
+    assert "mean return" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["play", "run", "--client", "0", "--episodes", "1", "-o", "x.gif"]) == 2
+    assert "the environment does not render to arrays" in capsys.readouterr().err
+    assert not Path("x.gif").exists()
+
+
+def test_gymnasiums_own_environments_are_drawn_by_gymnasium(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    from PIL import Image
+
+    run_experiment(config("CartPole-v1"), tmp_path / "run")
+    assert main(["play", "run", "--client", "1", "--episodes", "1", "-o", "cart.gif"]) == 0
+    with Image.open("cart.gif") as picture:
+        picture.seek(picture.n_frames - 1)
+        assert len(set(picture.convert("RGB").getdata())) > 5  # a cart, a pole and a line
+
+
 CLASSIC_STEPS = {"Acrobot-v1": 40}  # chaotic: rounding grows
 
 
@@ -450,41 +488,3 @@ def test_compiled_episodes_end_where_those_of_gymnasium_do(env: str) -> None:
             assert 10 < steps < world.horizon
             return
     pytest.fail("the episode did not end")
-
-
-def test_environments_that_render_get_a_picture_of_the_first_episode(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from PIL import Image
-
-    run_experiment(config("own_lines:painted"), tmp_path / "run")
-    assert main(["play", "run", "--client", "3", "--episodes", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "run/client-3.gif"
-    with Image.open("run/client-3.gif") as picture:
-        assert picture.n_frames == 21  # an episode has 20 steps
-        for time in (0, 20):
-            picture.seek(time)
-            red, green, blue = picture.convert("RGB").getpixel((picture.width // 2, picture.height - 20))
-            assert abs(red - 10 * time) < 12 and abs(green - 150) < 12 and blue < 12
-
-
-def test_environments_that_do_not_render_are_played_without_a_picture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_experiment(config("own_lines:fine"), tmp_path / "run")
-    assert main(["play", "run", "--client", "0", "--episodes", "1"]) == 0
-    assert "mean return" in capsys.readouterr().out.splitlines()[-1]
-    assert main(["play", "run", "--client", "0", "--episodes", "1", "-o", "x.gif"]) == 2
-    assert "the environment does not render to arrays" in capsys.readouterr().err
-    assert not Path("x.gif").exists()
-
-
-def test_gymnasiums_own_environments_are_drawn_by_gymnasium(tmp_path: Path) -> None:
-    pytest.importorskip("pygame")
-    from PIL import Image
-
-    run_experiment(config("CartPole-v1"), tmp_path / "run")
-    assert main(["play", "run", "--client", "1", "--episodes", "1", "-o", "cart.gif"]) == 0
-    with Image.open("cart.gif") as picture:
-        picture.seek(picture.n_frames - 1)
-        assert len(set(picture.convert("RGB").getdata())) > 5  # a cart, a pole and a line

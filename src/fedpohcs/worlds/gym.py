@@ -44,8 +44,8 @@ class GymWorld(SimulatedWorld):
     Config = GymConfig
     held_out = True
     levels: ClassVar[tuple[str, ...]] = ("own", "varied")
-    preload = ("gymnasium", "fedpohcs.worlds.lanes")
     painter: ClassVar[str | None] = "fedpohcs.worlds.pictures:GYMNASIUM"
+    preload = ("gymnasium", "fedpohcs.worlds.lanes")
 
     def __init__(self, level: str, num_clients: int, num_held_out: int = 0, *, settings: GymConfig) -> None:
         """Read the spaces and the time limit from the environment of the first client.
@@ -75,6 +75,10 @@ class GymWorld(SimulatedWorld):
         self.observation_size, self.actions, self.horizon = first.observation_size, first.actions, first.horizon
         first.close()
 
+    def open_rendered(self, client: int) -> "GymEnvironment":
+        """The environment of the client, in this process, to be drawn if it can be."""
+        return GymEnvironment(self.env, client, self.knob, rendered=True)
+
     def make_lanes(self) -> Any:
         """Compiled ones for Gymnasium's classic control."""
         import gymnasium
@@ -85,10 +89,6 @@ class GymWorld(SimulatedWorld):
         from fedpohcs.worlds.classic import ClassicLanes
 
         return ClassicLanes(self)
-
-    def open_rendered(self, client: int) -> "GymEnvironment":
-        """The environment of the client, in this process, to be drawn if it can be."""
-        return GymEnvironment(self.env, client, self.knob, rendered=True)
 
     def open(self, client: int) -> "GymEnvironment":
         """An environment of the client, in this process."""
@@ -188,7 +188,8 @@ def make_environment(env: str, client: int, render_mode: str | None = None) -> A
     function = import_function("scenario.env", env) if ":" in env else None
     wanted: dict[str, Any] = {"render_mode": render_mode} if render_mode is not None else {}
     if function is not None:
-        return function(client, **(wanted if "render_mode" in inspect.signature(function).parameters else {}))
+        takes_it = wanted and "render_mode" in inspect.signature(function).parameters
+        return function(client, **(wanted if takes_it else {}))
     try:
         return gymnasium.make(env, **wanted)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
