@@ -188,7 +188,8 @@ def make_environment(env: str, client: int, render_mode: str | None = None) -> A
     function = import_function("scenario.env", env) if ":" in env else None
     wanted: dict[str, Any] = {"render_mode": render_mode} if render_mode is not None else {}
     if function is not None:
-        return function(client, **(wanted if "render_mode" in inspect.signature(function).parameters else {}))
+        takes_it = wanted and "render_mode" in inspect.signature(function).parameters
+        return function(client, **(wanted if takes_it else {}))
     try:
         return gymnasium.make(env, **wanted)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
