@@ -150,7 +150,7 @@ def _speed(groups: Sequence[Group], thresholds: Sequence[float], last_round: int
     median = "median " if any(len(time.times) > 1 for time in times.values()) else ""
     reach = "reaches" if len(first) == 1 else "reach"
     compared = f" first ({'; '.join(rest)})" if rest else ""
-    yield f"{' and '.join(first)} {reach} a mean return of {threshold:g} in {median}round {fastest:g}{compared}."
+    yield f"{_join(first)} {reach} a mean return of {threshold:g} in {median}round {fastest:g}{compared}."
 
 
 def _rounds_to(group: Group, threshold: float, last_round: int) -> TimeToThreshold:
@@ -194,6 +194,17 @@ def _show(value: float) -> str:
     """About three significant digits."""
     text = f"{value:.{0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2}f}"
     return text.lstrip("-") if float(text) == 0 else text
+
+
+def _join(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    Example:
+        >>> _join(["a"]), _join(["a", "b", "c"])
+        ('a', 'a, b and c')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _count(number: int, noun: str) -> str:

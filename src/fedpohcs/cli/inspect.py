@@ -35,8 +35,10 @@ def export(arguments: list[str]) -> None:
     from fedpohcs.runs.export import export_policy
 
     with _warnings_as_notes():
-        export_policy(given.run, given.output, given.client, sample=given.sample)
+        export_policy(given.run, given.output, given.client, sample=given.sample, card=given.card)
     print(given.output)
+    if given.card:
+        print(given.output.with_name("README.md"))
 
 
 def play(arguments: list[str]) -> None:
@@ -57,20 +59,22 @@ def play(arguments: list[str]) -> None:
     from fedpohcs.runs.playing import play_episodes
     from fedpohcs.runs.stored import find_stored
     from fedpohcs.worlds import world_class
-    from fedpohcs.worlds.pictures import write_gif
+    from fedpohcs.worlds.pictures import can_draw, write_gif
 
     run = find_stored(given.run).run
     config = read_config(run)
-    can_draw = world_class(config.world).painter is not None
+    has_painter = world_class(config.world).painter is not None
+    if given.output is not None and given.output.suffix != ".gif":
+        raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
     rule = f"cannot be drawn: there is no picture of the world {config.world}"
-    require(given.output is None or can_draw, "output", str(given.output), rule)
+    require(given.output is None or has_painter, "output", str(given.output), rule)
     with _warnings_as_notes():
         episodes = play_episodes(given.run, given.client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
         end = "ended there" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
-    if can_draw:
+    if can_draw(config.world, episodes[0]) or given.output is not None:
         output = given.output or run / f"client-{given.client}.gif"
         write_gif(config, given.client, episodes[0], output)
         print(output)
@@ -89,9 +93,9 @@ def _play_with_all(given: options.PlayOptions) -> None:
     populations = {(some.world, some.level, some.federation.num_clients) for some in configs}
     require(len(populations) == 1, "beside", given.beside, "must have the same world, level and number of clients")
     painter = find_painter(config.world)
-    can_draw = painter is not None and painter.paint_all is not None
+    drawable = painter is not None and painter.paint_all is not None
     rule = f"cannot be drawn: there is no picture of all clients of {config.world}"
-    require(given.output is None or can_draw, "output", str(given.output), rule)
+    require(given.output is None or drawable, "output", str(given.output), rule)
     panels = []
     for name in names:
         with _warnings_as_notes():
@@ -101,7 +105,7 @@ def _play_with_all(given: options.PlayOptions) -> None:
             f"{name}: {len(returns)} clients, mean return {sum(returns) / len(returns):.2f}, worst {min(returns):.2f}"
         )
         panels.append(Panel(played.title, played.episodes))
-    if can_draw:
+    if drawable:
         output = given.output or find_stored(given.run).run / "clients.gif"
         write_fleet_gif(config, panels, output)
         print(output)

@@ -212,6 +212,17 @@ PRESETS = Registry(
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",
         "tabular": "fedpohcs.core.presets:tabular",
+        "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
+        "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
+        "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",
+        "gym/MountainCar-v0": "fedpohcs.core.gym_presets:mountain_car",
+        "gym/MountainCarContinuous-v0": "fedpohcs.core.gym_presets:mountain_car_continuous",
+        "gym/LunarLander-v3": "fedpohcs.core.gym_presets:lunar_lander",
+        "gym/LunarLanderContinuous-v3": "fedpohcs.core.gym_presets:lunar_lander_continuous",
+        "gym/BipedalWalker-v3": "fedpohcs.core.gym_presets:bipedal_walker",
+        "gym/Hopper-v5": "fedpohcs.core.gym_presets:hopper",
+        "gym/Walker2d-v5": "fedpohcs.core.gym_presets:walker",
+        "gym/HalfCheetah-v5": "fedpohcs.core.gym_presets:half_cheetah",
     },
 )
 """Functions of level and selector that make an `ExperimentConfig`."""

@@ -1,8 +1,6 @@
 """The node's side of private selection. Its process may end after any message, so keys and table are on disk."""
 
-import fcntl
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpohcs.core.files import make_private_folder, replace_file
+from fedpohcs.core.locks import FolderLock
 from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.client import Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
@@ -81,12 +80,8 @@ class Member:
     def _alone(self) -> Iterator[None]:
         """Lock the state, so that a late process cannot overwrite a newer state with an older one."""
         make_private_folder(self.folder)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with FolderLock(self.folder, wait=True):
             yield
-        finally:
-            os.close(descriptor)
 
 
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))

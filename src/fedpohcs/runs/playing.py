@@ -65,22 +65,30 @@ class _Theatre:
         painter = find_painter(config.world)
         self.scene = painter.scene if painter else lambda simulator: None
         self.window = config.learner.observation_window
-        self.open = traced_opener(self.world) if isinstance(self.world, TracedWorld) else self.world.open
+        self.open = _opener(self.world)
 
     def play(self, client: int, generators: Sequence[np.random.Generator]) -> list[Episode]:
-        """An episode for each generator."""
+        """An episode for each generator. Only the first is drawn: rendering may take longer than playing."""
 
         def act(window: np.ndarray, generator: np.random.Generator) -> Any:
             return self.policy.act(window, client, None if self.greedy else generator)
 
         simulator = self.open(client)
-        stage = Stage(simulator, self.world.horizon, self.scene, self.window)
+        drawn = Stage(simulator, self.world.horizon, self.scene, self.window)
+        stages = [drawn, *[drawn._replace(scene=lambda simulator: None)] * (len(generators) - 1)]
         try:
-            return [_play(stage, act, generator) for generator in generators]
+            return [_play(stage, act, generator) for stage, generator in zip(stages, generators, strict=True)]
         except (RuntimeError, ValueError) as error:  # a user's environment failed, or a simulation diverged
             raise UserError(f"client {client} cannot play: {error}") from error
         finally:
             simulator.close()
+
+
+def _opener(world: Any) -> Callable[[int], Any]:
+    """Opens the simulator of a client, with pictures if the world has them."""
+    if isinstance(world, TracedWorld):
+        return traced_opener(world)
+    return world.open_rendered if hasattr(world, "open_rendered") else world.open
 
 
 class Stage(NamedTuple):

@@ -1,5 +1,6 @@
 """Moving pictures of episodes. A world names its `Painter` in the class attribute `painter`."""
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -25,6 +26,7 @@ class Painter(NamedTuple):
 
     paint: Callable[[ExperimentConfig, int, Episode, Path, str], None]  # config, client, episode, file, caption
     scene: Callable[[Any], Any] = lambda simulator: None  # from a simulator, what a frame needs besides the observation
+    needs_scenes: bool = False  # whether an episode without scenes cannot be drawn
     paint_all: Callable[["Sequence[Panel]", Path], None] | None = None  # all clients in one picture
 
 
@@ -53,6 +55,9 @@ def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Pat
     painter = find_painter(config.world)
     if painter is None:
         raise UserError(f"output (={str(path)!r}) cannot be drawn: there is no picture of the world {config.world}.")
+    if not can_draw(config.world, episode):
+        rule = "cannot be drawn: the environment does not render to arrays (render_mode 'rgb_array')"
+        raise UserError(f"output (={str(path)!r}) {rule}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         painter.paint(config, client, episode, path, f"client {client}")
@@ -72,6 +77,12 @@ def write_fleet_gif(config: ExperimentConfig, panels: Sequence[Panel], path: Pat
         painter.paint_all(panels, path)
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
+
+
+def can_draw(world: str, episode: Episode) -> bool:
+    """Whether there is a picture of an episode that was played."""
+    painter = find_painter(world)
+    return painter is not None and not (painter.needs_scenes and any(scene is None for scene in episode.scenes))
 
 
 def _shown(episode: Episode) -> list[int]:
@@ -176,6 +187,34 @@ def _place(position: float) -> tuple[float, float]:
     return MARGIN * SUPERSAMPLING + (position - MIN_POSITION) * across, (HEIGHT - 30) * SUPERSAMPLING - height * upwards
 
 
+def encoded_frame(frame: Any) -> bytes | None:
+    """An array [height, width, 3] that an environment rendered, as a small PNG: there may be one per step."""
+    from PIL import Image
+
+    pixels = np.asarray(frame)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        return None
+    image, data = Image.fromarray(pixels), io.BytesIO()
+    image.thumbnail((WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING))
+    image.save(data, "PNG", compress_level=1)
+    return data.getvalue()
+
+
+def paint_rendered(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """Draw what the environment rendered."""
+    del config, client
+    _save([_rendered(episode, time, caption) for time in _shown(episode)], path)
+
+
+def _rendered(episode: Episode, time: int, caption: str) -> Any:
+    from PIL import Image, ImageOps
+
+    size = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING)
+    with Image.open(io.BytesIO(episode.scenes[time])) as image:
+        padded = ImageOps.pad(image.convert("RGB"), size, color="#ffffff")
+    return _finished(padded, f"{caption}   {_progress(episode, time)}")
+
+
 GROUND_LEVEL = 0.82  # of the height of the picture
 PIXELS_PER_METRE = 110 * SUPERSAMPLING
 
@@ -274,5 +313,6 @@ def _fleet_frame(background: Any, panel: Panel, time: int) -> Any:
     return image.resize((WIDTH, HEIGHT))
 
 
+GYMNASIUM = Painter(paint_rendered, lambda simulator: simulator.render(), needs_scenes=True)
 MOUNTAIN_CAR = Painter(paint_mountain_car, paint_all=paint_mountain_cars)
 MUJOCO_BODY = Painter(paint_body, lambda simulator: simulator.pose())
