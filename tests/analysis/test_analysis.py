@@ -1,20 +1,24 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import MakeRun
+from conftest import MakeRun, made_up_records
 from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
-from fedpohcs.analysis.groups import Group, group_runs, load_groups
+from fedpohcs.analysis.groups import Group, by_level, group_runs, load_groups
 from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.learning import PPOConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.loading import Run, load_run
+from fedpohcs.worlds.gym import GymConfig
 
 RETURN_AT_0 = -5.5  # minus the mean of the ids 0..11
 
@@ -41,6 +45,32 @@ def test_groups_of_one_selector_are_named_by_the_settings_in_which_they_differ(m
         "fedpohcs learner.learning_rate=0.2",
         "fedavg",
     ]
+
+
+def test_environments_are_worlds_and_not_schemes_of_one_world(tmp_path: Path) -> None:
+    for env in ("CartPole-v1", "Acrobot-v1"):
+        for selector in ("fedavg", "fedpohcs"):
+            config = replace(preset("gym", selector=selector), scenario=GymConfig(env=env), rounds=2)
+            folder = RunFolder.create(tmp_path / f"{env}-{selector}", config)
+            for record in made_up_records(config):
+                folder.append(record)
+    groups = load_groups([tmp_path])
+    assert {group.label for group in groups} == {"fedavg", "fedpohcs"}
+    assert list(by_level(groups)) == [("gym (Acrobot-v1)", "own"), ("gym (CartPole-v1)", "own")]
+    assert len(return_by_round(groups).axes) == 2
+    assert tables.statistics_tables(groups)[0].title == "gym (Acrobot-v1), own heterogeneity, 1 seed"
+
+
+def test_settings_of_a_world_that_all_runs_share_are_not_part_of_its_name(make_run: MakeRun, tmp_path: Path) -> None:
+    traffic = preset("hongkong")
+    for number, horizon in enumerate((100, 100, 200)):
+        config = replace(traffic, scenario=replace(traffic.scenario, horizon=horizon), seed=number, rounds=1)
+        folder = RunFolder.create(tmp_path / str(number), config)
+        for record in made_up_records(config):
+            folder.append(record)
+    assert [group.place for group in load_groups([tmp_path / "0", tmp_path / "1"])] == ["hongkong"]
+    places = {group.place: len(group.runs) for group in load_groups([tmp_path])}
+    assert places == {"hongkong (horizon=100)": 2, "hongkong (horizon=200)": 1}
 
 
 def test_the_same_experiment_given_twice_is_refused(make_run: MakeRun) -> None:

@@ -102,7 +102,7 @@ def _draw_participation(axis: Axes, group: Group, final: np.ndarray[Any, Any]) -
     shares = sum(run.times_selected for run in group.runs) / max(num_rounds, 1)
     clients = np.arange(len(final))
     axis.bar(clients, shares, color=COLOURS[5], width=0.8)
-    axis.set_title(_text(f"{group.label} ({group.world}, {group.level})"), loc="left", fontsize=10)
+    axis.set_title(_text(f"{group.label} ({group.place}, {group.level})"), loc="left", fontsize=10)
     axis.set_ylabel("selections\na round")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlim(-0.8, len(final) - 0.2)

@@ -12,6 +12,7 @@ from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
 from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.report import write_report
+from fedpohcs.analysis.summary import summary_lines
 from fedpohcs.cli.display import GridDisplay, ProgressDisplay
 from fedpohcs.cli.grid import complete_run, local_launcher, read_progress, run_grid
 from fedpohcs.cli.ray import ray_cluster
@@ -110,6 +111,8 @@ def write_results(folders: Sequence[Path], out: Path, *, quiet: bool = False) ->
     save_figure(return_by_round(groups), out / "curves.png")
     save_figure(participation(groups), out / "participation.png")
     write_report(groups, out / "report.html")
+    for line in () if quiet else summary_lines(groups):
+        print(line)
     for name in () if quiet else ("table.md", "table.csv", "curves.png", "participation.png", "report.html"):
         print(out / name)
 

@@ -42,7 +42,7 @@ def export(arguments: list[str]) -> None:
 
 
 def play(arguments: list[str]) -> None:
-    """Let a trained policy play in the world of one client; print returns and draw a GIF."""
+    """Let a trained policy play in the world of one client, or of all; print returns and draw a GIF."""
     if arguments[:1] == ["hongkong"]:
         from fedpohcs.cli.traffic import play_drive
 
@@ -50,6 +50,11 @@ def play(arguments: list[str]) -> None:
     given = _parse(options.PlayOptions, "play", arguments, play.__doc__)
     require(given.episodes > 0, "episodes", given.episodes, "must be at least 1")
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
+    if given.output is not None and given.output.suffix != ".gif":
+        raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
+    if given.client is None:
+        return _play_with_all(given)
+    require(given.beside is None, "beside", given.beside, "must not be combined with client")
     from fedpohcs.runs.loading import read_config
     from fedpohcs.runs.playing import play_episodes
     from fedpohcs.runs.stored import find_stored
@@ -59,8 +64,6 @@ def play(arguments: list[str]) -> None:
     run = find_stored(given.run).run
     config = read_config(run)
     has_painter = world_class(config.world).painter is not None
-    if given.output is not None and given.output.suffix != ".gif":
-        raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
     rule = f"cannot be drawn: there is no picture of the world {config.world}"
     require(given.output is None or has_painter, "output", str(given.output), rule)
     with _warnings_as_notes():
@@ -72,6 +75,37 @@ def play(arguments: list[str]) -> None:
     if can_draw(config.world, episodes[0]) or given.output is not None:
         output = given.output or run / f"client-{given.client}.gif"
         write_gif(config, given.client, episodes[0], output)
+        print(output)
+
+
+def _play_with_all(given: options.PlayOptions) -> None:
+    """An episode of one policy, or of two, with every client."""
+    from fedpohcs.runs.loading import read_config
+    from fedpohcs.runs.playing import play_clients
+    from fedpohcs.runs.stored import find_stored
+    from fedpohcs.worlds.pictures import Panel, find_painter, write_fleet_gif
+
+    names = [given.run, *([given.beside] if given.beside else [])]
+    configs = [read_config(find_stored(name).run) for name in names]
+    config = configs[0]
+    populations = {(some.world, some.level, some.federation.num_clients) for some in configs}
+    require(len(populations) == 1, "beside", given.beside, "must have the same world, level and number of clients")
+    painter = find_painter(config.world)
+    drawable = painter is not None and painter.paint_all is not None
+    rule = f"cannot be drawn: there is no picture of all clients of {config.world}"
+    require(given.output is None or drawable, "output", str(given.output), rule)
+    panels = []
+    for name in names:
+        with _warnings_as_notes():
+            played = play_clients(name, given.seed, greedy=given.greedy)
+        returns = [episode.total for episode in played.episodes]
+        print(
+            f"{name}: {len(returns)} clients, mean return {sum(returns) / len(returns):.2f}, worst {min(returns):.2f}"
+        )
+        panels.append(Panel(played.title, played.episodes))
+    if drawable:
+        output = given.output or find_stored(given.run).run / "clients.gif"
+        write_fleet_gif(config, panels, output)
         print(output)
 
 

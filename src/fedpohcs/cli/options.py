@@ -21,10 +21,11 @@ class RunSettings(ExperimentConfig):
 
 @dataclass(frozen=True)
 class SharedSettings(RunSettings):
-    """The settings of all compared runs. Level, selector and seed vary from run to run."""
+    """The settings of all compared runs. Level, algorithm, selector and seed vary from run to run."""
 
     level: Suppress[Fixed[str]] = "medium"
     selector: Suppress[Fixed[str]] = "fedpohcs"
+    algorithm: Suppress[Fixed[str | None]] = None
     seed: Suppress[Fixed[int]] = 0
 
 
@@ -36,7 +37,7 @@ class TrainOptions:
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
-    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    """Run folder to write. None: runs/PRESET/LEVEL/NAME/seed-SEED; the algorithm or else the selector is the name."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     set: UseAppendAction[tuple[str, ...]] = ()
@@ -87,6 +88,9 @@ class CompareOptions:
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     selectors: str = "fedavg,power-of-choice,gradient-norm,fedpohcs"
     """Names, joined by commas; see `fedpohcs list`. `fedavg+momentum` is a selector with a server optimiser."""
+    algorithms: str | None = None
+    """Algorithms, joined by commas, in place of selectors: fedavg,fedprox. `fedprox+fedpohcs` is one with another
+    selector. The name of a selector stands for the selector alone."""
     seeds: str = "0,1,2"
     """Whole numbers and ranges such as 10-12, joined by commas."""
     levels: str | None = None
@@ -229,15 +233,18 @@ class PlayOptions:
     run: Positional[str]
     """Run folder, and after an @ which policy, as for export; or `hongkong`, which has options of its own: a drive
     through any area, by a policy or by IDM."""
-    client: int
-    """Client in whose world the policy plays, counted from 0."""
+    client: int | None = None
+    """Client in whose world the policy plays, counted from 0. None: an episode with every client."""
+    beside: str | None = None
+    """Without --client, another policy of the same clients to draw beside the first: RUN@0 is the one before
+    training."""
     episodes: int = 5
     seed: int = 0
     """Seed of the start states and of the policy's draws."""
     greedy: bool = False
     """Take the most likely action instead of drawing one."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
-    """GIF to write. None: RUN/client-N.gif, where the world can be drawn."""
+    """GIF to write. None: RUN/client-N.gif or RUN/clients.gif, where the world can be drawn."""
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,18 @@ OPTIMISERS = Registry(
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
 
+ALGORITHMS = Registry(
+    "algorithm",
+    {
+        "ppo-clip": "fedpohcs.core.algorithms:PPO_CLIP",
+        "fedavgm": "fedpohcs.core.algorithms:FEDAVGM",
+        "fedadam": "fedpohcs.core.algorithms:FEDADAM",
+        "fedyogi": "fedpohcs.core.algorithms:FEDYOGI",
+        "fedexp": "fedpohcs.core.algorithms:FEDEXP",
+    },
+)
+"""Instances of `Algorithm`: named bundles of settings. A selector's name stands for the selector alone."""
+
 ATTACKS = Registry(
     "attack",
     {
@@ -222,6 +234,7 @@ REGISTRIES: dict[str, Registry] = {
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
     "optimisers": OPTIMISERS,
+    "algorithms": ALGORITHMS,
     "attacks": ATTACKS,
     "presets": PRESETS,
     "stored_types": STORED_TYPES,

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from fedpohcs.core.algorithms import under_settings, with_algorithm
 from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.learning import default_learner, kept_across_kinds
@@ -29,27 +30,37 @@ def to_toml(config: ExperimentConfig) -> str:
     return "\n".join(_section(config)) + "\n"
 
 
-def read_toml(path: Path, level: str | None = None, selector: str | None = None) -> ExperimentConfig:
+def read_toml(
+    path: Path, level: str | None = None, selector: str | None = None, algorithm: str | None = None
+) -> ExperimentConfig:
     """The config in a file.
 
     `extends = "other.toml"`, relative to the file, or `extends = "mountain-cars"`, a preset, names what it changes.
-    Keys that are in none of them have the default of their class.
+    Keys that are in none of them have the value of the file's algorithm, or the default of their class.
 
     Args:
         path: the file.
         level: in place of the one in the file. A preset that it extends may adapt other settings to it.
         selector: likewise.
+        algorithm: whose settings take the place of those of the file.
     """
     layers, base = _layers(path)
-    chosen = {name: value for name, value in (("level", level), ("selector", selector)) if value is not None}
+    chosen: dict[str, Any] = {name: x for name, x in (("level", level), ("selector", selector)) if x is not None}
     try:
-        values = functools.reduce(overlay, [*reversed(layers), chosen])
-        if base is not None:
-            names = {name: values[name] for name in ("level", "selector") if isinstance(values.get(name), str)}
-            values = overlay(to_dict(preset(base, **names)), values)
-        return from_dict(values)
+        config = _on_base(functools.reduce(overlay, [*reversed(layers), chosen]), base)
+        return config if algorithm is None else dataclasses.replace(with_algorithm(config, algorithm), **chosen)
     except UserError as error:
         raise UserError(f"config (={str(path)!r}): {error}") from error
+
+
+def _on_base(values: dict[str, Any], base: str | None) -> ExperimentConfig:
+    """The config of a file's settings, on a preset or on the defaults."""
+    named = {name: values[name] for name in ("level", "selector", "algorithm") if isinstance(values.get(name), str)}
+    if base is not None:
+        values = overlay(to_dict(preset(base, **named)), values)
+    elif "algorithm" in named:
+        values = under_settings(named["algorithm"], values)
+    return from_dict(values)
 
 
 def _layers(path: Path) -> tuple[list[dict[str, Any]], str | None]:

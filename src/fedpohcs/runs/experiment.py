@@ -12,7 +12,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
 from fedpohcs.core.processes import refuse_while_importing
-from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
+from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
@@ -282,6 +282,8 @@ def check_names(config: ExperimentConfig) -> None:
     This is not done when a config is made: runs can be read without the packages of their selector or world.
     """
     register_plugins()
+    if config.algorithm is not None:
+        require_known("algorithm", config.algorithm, ALGORITHMS)
     require_known("selector", config.selector, SELECTORS)
     selector = make_selector(config.selector)
     world = check_world(config)

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,18 @@ class Painter(NamedTuple):
     paint: Callable[[ExperimentConfig, int, Episode, Path, str], None]  # config, client, episode, file, caption
     scene: Callable[[Any], Any] = lambda simulator: None  # from a simulator, what a frame needs besides the observation
     needs_scenes: bool = False  # whether an episode without scenes cannot be drawn
+    paint_all: Callable[["Sequence[Panel]", Path], None] | None = None  # all clients in one picture
+
+
+class Panel(NamedTuple):
+    """One policy at play with every client."""
+
+    title: str
+    episodes: Sequence[Episode]  # by client
+
+    def count_ended(self, time: int) -> int:
+        """Number of clients whose episode has ended by itself by this step."""
+        return sum(episode.terminated and len(episode.rewards) <= time for episode in self.episodes)
 
 
 def find_painter(world: str) -> Painter | None:
@@ -49,6 +61,20 @@ def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Pat
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         painter.paint(config, client, episode, path, f"client {client}")
+    except OSError as error:
+        raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
+
+
+def write_fleet_gif(config: ExperimentConfig, panels: Sequence[Panel], path: Path) -> None:
+    """Write one GIF of all clients at play, a panel per policy."""
+    painter = find_painter(config.world)
+    if painter is None or painter.paint_all is None:
+        raise UserError(
+            f"output (={str(path)!r}) cannot be drawn: there is no picture of all clients of {config.world}."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        painter.paint_all(panels, path)
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
 
@@ -90,8 +116,8 @@ def paint_mountain_car(config: ExperimentConfig, client: int, episode: Episode, 
     _save([_frame(background, episode, time, caption) for time in _shown(episode)], path)
 
 
-def _landscape() -> Any:
-    """The valley and the flag, at the size of drawing."""
+def _landscape(road: int = 0) -> Any:
+    """The valley, a road of some width along it, and the flag, at the size of drawing."""
     from PIL import Image, ImageDraw
 
     from fedpohcs.worlds.mountain_car import GOAL_POSITION, MAX_POSITION, MIN_POSITION
@@ -102,9 +128,13 @@ def _landscape() -> Any:
     ground = [_place(x) for x in np.linspace(MIN_POSITION, MAX_POSITION, 200)]
     ground = [(0, ground[0][1]), *ground, (size[0], ground[-1][1])]
     draw.polygon([*ground, (size[0], size[1]), (0, size[1])], fill="#c9d8c0")
+    if road:
+        far = [(x, y - (road + 6) * SUPERSAMPLING) for x, y in ground]
+        draw.polygon([*ground, *reversed(far)], fill="#dfe3e6")
+        draw.line(far, fill="#9aa4af", width=SUPERSAMPLING, joint="curve")
     draw.line(ground, fill="#5b7a52", width=3 * SUPERSAMPLING, joint="curve")
     x, y = _place(GOAL_POSITION)
-    top = y - 46 * SUPERSAMPLING
+    top = y - (46 + road) * SUPERSAMPLING
     draw.line([(x, y), (x, top)], fill="#444444", width=2 * SUPERSAMPLING)
     draw.polygon(
         [(x, top), (x + 22 * SUPERSAMPLING, top + 8 * SUPERSAMPLING), (x, top + 16 * SUPERSAMPLING)], fill="#D55E00"
@@ -237,6 +267,52 @@ def _draw_capsule(draw: Any, ends: list[tuple[float, float]], radius: float) -> 
             draw.ellipse([x - width, y - width, x + width, y + width], fill=colour)
 
 
+ROAD = 34  # pixels between the first lane and the last: a lane per car
+STEPS_PER_FRAME, FLEET_STEPS = 3, 240
+NUM_COLOURS = 64
+FLEET_COLOURS = ("#0072B2", "#E69F00")  # of the first client and of the last
+
+
+def paint_mountain_cars(panels: Sequence[Panel], path: Path) -> None:
+    """Draw all cars of each policy on one road with a lane per car; a car that arrives stays at the flag."""
+    longest = max(len(episode.rewards) for panel in panels for episode in panel.episodes)
+    times = range(0, min(longest, FLEET_STEPS) + STEPS_PER_FRAME, STEPS_PER_FRAME)
+    background = _landscape(road=ROAD)
+    frames = [_side_by_side([_fleet_frame(background, panel, time) for panel in panels]) for time in times]
+    colours = frames[len(frames) // 2].quantize(NUM_COLOURS)  # the same for all frames, so that nothing flickers
+    _save([frame.quantize(palette=colours, dither=0) for frame in frames], path)
+
+
+def _side_by_side(images: Sequence[Any]) -> Any:
+    from PIL import Image
+
+    joined = Image.new("RGB", (WIDTH * len(images), HEIGHT))
+    for index, image in enumerate(images):
+        joined.paste(image, (index * WIDTH, 0))
+    return joined
+
+
+def _fleet_frame(background: Any, panel: Panel, time: int) -> Any:
+    from PIL import ImageColor, ImageDraw, ImageFont
+
+    image = background.copy()
+    draw = ImageDraw.Draw(image)
+    first, last = (np.array(ImageColor.getrgb(colour)) for colour in FLEET_COLOURS)
+    number, unit = len(panel.episodes), SUPERSAMPLING
+    for client in reversed(range(number)):  # the nearest lane last
+        episode, share = panel.episodes[client], client / max(number - 1, 1)
+        position = float(episode.observations[min(time, len(episode.rewards)), 0])
+        x, y = _place(position)
+        y -= (6 + ROAD * share) * unit
+        colour = tuple(int(channel) for channel in first + share * (last - first))
+        draw.ellipse([x - 5 * unit, y - 5 * unit, x + 5 * unit, y + 5 * unit], fill=colour, outline="white", width=1)
+    lines = (panel.title, f"step {time}   {panel.count_ended(time)} of {number} cars at the flag")
+    for row, (text, size) in enumerate(zip(lines, (17, 14), strict=True)):
+        font = ImageFont.load_default(size * unit)
+        draw.text((MARGIN * unit, (10 + 22 * row) * unit), text, fill=INK, font=font)
+    return image.resize((WIDTH, HEIGHT))
+
+
 GYMNASIUM = Painter(paint_rendered, lambda simulator: simulator.render(), needs_scenes=True)
-MOUNTAIN_CAR = Painter(paint_mountain_car)
+MOUNTAIN_CAR = Painter(paint_mountain_car, paint_all=paint_mountain_cars)
 MUJOCO_BODY = Painter(paint_body, lambda simulator: simulator.pose())

@@ -56,8 +56,8 @@ function drawSelection(run, { rounds, clients, client, place, pick, group }) {
       swatch("var(--line)", "candidate"),
       swatch(colourOf(group.label), "selected"),
     ),
-    description: `Who was selected in which round by ${group.label}, seed ${run.seed}`,
-    caption: "Who was asked, and who trained.",
+    description: `Clients that ${group.label} selected in each round, seed ${run.seed}`,
+    caption: "Candidates of each round, and the clients among them that trained.",
     readout: (round, one) =>
       `round ${round}, client ${one}: ${["not a candidate", "candidate, not selected", "selected"][role(round, one)]}`,
   });
@@ -115,7 +115,7 @@ function drawScores(run, { rounds, clients, client, score, place, pick, group })
     value: scored,
     colour: (value) => (Number.isFinite(value) ? cividis((value - low) / (high - low || 1)) : null),
     onPick: pick,
-    key: colourBar(low, high, `${name}; two in a hundred lie beyond either end`),
+    key: colourBar(low, high, `${name}; 2 % of the values lie beyond either end`),
     description: `${name} of every candidate in every round, ${group.label}, seed ${run.seed}`,
     caption: "Empty where the client was no candidate.",
     readout: (round, one) =>
@@ -161,7 +161,7 @@ function drawScores(run, { rounds, clients, client, score, place, pick, group })
     element(
       "figcaption",
       {},
-      "Dots: rounds in which it was a candidate; filled where it was selected. Grey: from the lowest to the highest candidate.",
+      "Dots: rounds in which the client was a candidate; filled where it was selected. The grey band is the range of all candidates.",
     ),
   );
 }
@@ -196,7 +196,7 @@ function drawClient(run, { rounds, clients, client, back, group }) {
   if (run.rounds === 0)
     view.plot.append(element("circle", { cx: view.sx(0), cy: view.sy(own[0]), r: 4, fill: colourOf(group.label) }));
   figure.append(
-    element("figcaption", {}, "Grey: from the tenth to the ninetieth of a hundred clients in order of their return."),
+    element("figcaption", {}, "Return per round; the grey band is the 10th-90th percentile of clients."),
   );
   explore(figure, view, {
     columns: rounds.length,
