@@ -1,21 +1,18 @@
 """Sweeps of tabular federations with the real Optuna."""
 
 import csv
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fedpohcs.cli import main
-from fedpohcs.cli.grid import read_progress
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.toml import read_toml
+from fedpohcs.core.types import RoundRecord
 from fedpohcs.runs.loading import find_runs, load_run
-from fedpohcs.runs.sweeping import Choice, Range, Sweep, parse_values
+from fedpohcs.runs.sweeping import Choice, Range, Sweep, Watcher, parse_values
 
 SEARCH = ["--search", "learner.learning_rate=1e-3..1:log", "--search", "learner.epochs=1..2"]
 SWEEP = ["sweep", "tabular", "--selector", "fedavg", "--rounds", "6", *SEARCH, "--trials", "8", "--warmup", "1"]
@@ -65,25 +62,27 @@ def test_a_sweep_goes_on_in_its_folder_with_more_trials_and_refuses_other_settin
     assert "holds a sweep with another config.learner.batch_size" in capsys.readouterr().err
 
 
-def test_a_sweep_that_was_stopped_goes_on_with_the_running_trial(tmp_path: Path) -> None:
-    """A trial without faults takes the same values, and its run has the same bytes."""
+def test_a_sweep_that_was_stopped_goes_on_with_the_running_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its values, its runs and its table are those of a sweep that was not stopped."""
     pytest.importorskip("optuna")
-    arguments = ["sweep", "tabular", "--rounds", "40", *SEARCH, "--trials", "2", "--pruner", "none"]
-    program = [sys.executable, "-m", "fedpohcs", *arguments, "--out", "stopped"]
-    process = subprocess.Popen(program, cwd=tmp_path, stderr=-1, text=True)
-    deadline = time.monotonic() + 120
-    while read_progress(tmp_path / "stopped" / "trial-000").round < 2:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert "stopped; to go on: fedpohcs sweep tabular" in said and said.count("\n") == 1
-    reached = read_progress(tmp_path / "stopped" / "trial-000").round
-    assert reached < 40
+    arguments = ["sweep", "tabular", "--selector", "fedavg", "--rounds", "4", *SEARCH, "--trials", "3"]
+    report = Watcher.on_round
+
+    def interrupted(self: Watcher, record: RoundRecord) -> bool:
+        if (self.trial.number, record.round) == (1, 2):
+            raise KeyboardInterrupt
+        return report(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watcher, "on_round", interrupted)
+        assert main([*arguments, "--out", str(tmp_path / "stopped")]) == 130
+    assert "stopped; to go on: fedpohcs sweep tabular" in capsys.readouterr().err
+    assert [path.name for path in sorted((tmp_path / "stopped").glob("trial-*"))] == ["trial-000", "trial-001"]
     for out in ("stopped", "whole"):
         assert main([*arguments, "--quiet", "--out", str(tmp_path / out)]) == 0
-    for name in ("trial-000/rounds.csv", "trial-001/rounds.csv", "trials.csv", "best.toml"):
+    for name in ("trial-001/rounds.csv", "trial-002/rounds.csv", "trials.csv", "best.toml"):
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
