@@ -222,7 +222,7 @@ def test_played_returns_are_those_of_an_evaluation(cars: InProcessExecutor, run:
 
 def test_play_prints_returns_and_draws_the_car(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "deep" / "car.gif"
-    assert main(["play", str(run), "--client", "3", "--episodes", "2", "-o", str(output)]) == 0
+    assert main(["play", str(run), "--client", "2", "--episodes", "2", "-o", str(output)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["episode 1", "episode 2"]
     assert lines[2].startswith("mean return ")
@@ -289,9 +289,9 @@ def test_play_draws_a_mujoco_body_from_the_side(world: str, tmp_path: Path, caps
     evaluated = executor.evaluate(executor.initial_params(), 0, np.array([2])).mean_return[0]
     executor.close()
     assert abs(played.mean() - evaluated) < 4 * played.std()
-    assert main(["play", str(run), "--client", "3", "--episodes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-3.gif")
-    with Image.open(run / "client-3.gif") as picture:
+    assert main(["play", str(run), "--client", "2", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-2.gif")
+    with Image.open(run / "client-2.gif") as picture:
         assert picture.n_frames > 5
 
 
