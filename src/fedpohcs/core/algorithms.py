@@ -114,6 +114,19 @@ def _with_optimiser(name: str) -> Settings:
     return _fedavg(federation={"server_optimiser": name})
 
 
+FEDPROX = Algorithm(
+    "FedAvg with a proximal term to the weights sent (Li et al., 2020).", _fedavg(learner={"kind": "fedprox"})
+)
+FEDKL = Algorithm(
+    "FedAvg with a penalty on the distance to the policy sent (Xie and Song, 2023).",
+    _fedavg(learner={"kind": "fedkl"}),
+)
+FMARL = Algorithm(
+    "FedAvg with learning rates that decay within a round (Xu et al., 2021).", _fedavg(learner={"kind": "fmarl"})
+)
+A2C = Algorithm("FedAvg of advantage actor-critic (Mnih et al., 2016).", _fedavg(learner={"kind": "a2c"}))
+NPG = Algorithm("FedAvg of natural policy gradients (Kakade, 2001).", _fedavg(learner={"kind": "npg"}))
+TRPO = Algorithm("FedAvg of TRPO (Schulman et al., 2015).", _fedavg(learner={"kind": "trpo"}))
 PPO_CLIP = Algorithm(
     "FedAvg of PPO with the clipped surrogate, 10 epochs (Schulman et al., 2017).",
     _fedavg(learner={"kind": "ppo", "loss": "clip", "epochs": 10}),

@@ -92,6 +92,12 @@ LEARNERS = Registry(
     "learner",
     {
         "ppo": "fedpohcs.core.learning:PPOConfig",
+        "fedprox": "fedpohcs.core.learning:FedProxConfig",
+        "fedkl": "fedpohcs.core.learning:FedKLConfig",
+        "fmarl": "fedpohcs.core.learning:FMARLConfig",
+        "a2c": "fedpohcs.core.learning:A2CConfig",
+        "npg": "fedpohcs.core.learning:NPGConfig",
+        "trpo": "fedpohcs.core.learning:TRPOConfig",
         "dqn": "fedpohcs.core.learning:DQNConfig",
     },
 )
@@ -160,6 +166,12 @@ OPTIMISERS = Registry(
 ALGORITHMS = Registry(
     "algorithm",
     {
+        "fedprox": "fedpohcs.core.algorithms:FEDPROX",
+        "fedkl": "fedpohcs.core.algorithms:FEDKL",
+        "fmarl": "fedpohcs.core.algorithms:FMARL",
+        "a2c": "fedpohcs.core.algorithms:A2C",
+        "npg": "fedpohcs.core.algorithms:NPG",
+        "trpo": "fedpohcs.core.algorithms:TRPO",
         "ppo-clip": "fedpohcs.core.algorithms:PPO_CLIP",
         "fedavgm": "fedpohcs.core.algorithms:FEDAVGM",
         "fedadam": "fedpohcs.core.algorithms:FEDADAM",
@@ -215,9 +227,11 @@ STORED_TYPES = Registry(
         "filters": "fedpohcs.learners.filters:Filters",
         "moments": "fedpohcs.learners.filters:Moments",
         "agent-params": "fedpohcs.learners.networks:AgentParams",
+        "actor-critic-params": "fedpohcs.learners.networks:ActorCriticParams",
         "policy-params": "fedpohcs.learners.networks:PolicyParams",
         "dense": "fedpohcs.learners.networks:Dense",
         "ppo-optimisers": "fedpohcs.learners.ppo:OptimiserState",
+        "fedkl-memory": "fedpohcs.learners.fedkl:Memory",
         "q-params": "fedpohcs.learners.dqn:QParams",
         "q-memory": "fedpohcs.learners.dqn:Memory",
         "transitions": "fedpohcs.learners.dqn:Transitions",
