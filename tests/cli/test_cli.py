@@ -230,7 +230,7 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert main(["train", "tabular", "--rounds", "25"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round")]
     assert [line.split()[1] for line in lines] == ["0/25", "10/25", "20/25", "25/25"]
-    assert "mean return 19.5  worst 14.0 (client 12)" in lines[-1]
+    assert "mean return 19.5  worst 14.0 (client 11)" in lines[-1]
 
 
 COMPARE = [

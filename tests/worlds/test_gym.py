@@ -84,6 +84,18 @@ class Numbered(Line):
 def numbered(client):
     return Numbered(client)
 
+class Painted(Numbered):
+    """Its picture is as red as steps were taken, and as green as the client's id says."""
+    metadata = {"render_modes": ["rgb_array"]}
+    def __init__(self, client, render_mode=None):
+        super().__init__(client)
+        self.render_mode = render_mode
+    def render(self):
+        return np.full((30, 48, 3), (10 * self.time, 50 * self.client, 0), np.uint8)
+
+def painted(client, render_mode=None):
+    return Painted(client, render_mode)
+
 def trouble(name):
     return lambda client: Line(name)
 
@@ -190,7 +202,7 @@ def test_a_client_that_fails_is_left_out_and_named_and_the_others_train(tmp_path
     assert history.records[1].rejected.tolist() == [2]
     assert (history.records[1].train_steps > 0).tolist() == [True, True, False, True]
     assert np.isfinite(history.mean_returns).all()
-    assert any("client 3, round 1 is left out: episode" in message for message in caplog.messages)
+    assert any("client 2, round 1 is left out: episode" in message for message in caplog.messages)
     assert any("step 3: ValueError: off the line" in message for message in caplog.messages)
     run = load_run(tmp_path / "run")
     assert np.isnan(run.client_returns[:, 2]).all()
@@ -241,13 +253,13 @@ def test_env_is_short_for_the_setting_of_the_world_and_refused_elsewhere(capsys:
 
 
 def test_a_first_client_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 1: ValueError: no line 0"):
+    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 0: ValueError: no line 0"):
         world_of("own_lines:missing", 2)
 
 
 def test_clients_must_look_alike() -> None:
     world = world_of("own_lines:other_size", 2)
-    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 1"):
+    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 0"):
         world.open(1)
 
 
@@ -273,3 +285,41 @@ def test_the_example_learns_to_balance_poles_of_different_length(monkeypatch: py
     assert (min(lengths), max(lengths), len(lengths)) == (0.25, 2.0, 20)
     returns = module.main(rounds=2, num_clients=4).mean_returns
     assert returns[-1] > 3 * returns[0]
+
+
+def test_environments_that_render_get_a_picture_of_the_first_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    run_experiment(config("own_lines:painted"), tmp_path / "run")
+    assert main(["play", "run", "--client", "3", "--episodes", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "run/client-3.gif"
+    with Image.open("run/client-3.gif") as picture:
+        assert picture.n_frames == 21  # an episode has 20 steps
+        for time in (0, 20):
+            picture.seek(time)
+            red, green, blue = picture.convert("RGB").getpixel((picture.width // 2, picture.height - 20))
+            assert abs(red - 10 * time) < 12 and abs(green - 150) < 12 and blue < 12
+
+
+def test_environments_that_do_not_render_are_played_without_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_experiment(config("own_lines:fine"), tmp_path / "run")
+    assert main(["play", "run", "--client", "0", "--episodes", "1"]) == 0
+    assert "mean return" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["play", "run", "--client", "0", "--episodes", "1", "-o", "x.gif"]) == 2
+    assert "the environment does not render to arrays" in capsys.readouterr().err
+    assert not Path("x.gif").exists()
+
+
+def test_gymnasiums_own_environments_are_drawn_by_gymnasium(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    from PIL import Image
+
+    run_experiment(config("CartPole-v1"), tmp_path / "run")
+    assert main(["play", "run", "--client", "1", "--episodes", "1", "-o", "cart.gif"]) == 0
+    with Image.open("cart.gif") as picture:
+        picture.seek(picture.n_frames - 1)
+        assert len(set(picture.convert("RGB").getdata())) > 5  # a cart, a pole and a line

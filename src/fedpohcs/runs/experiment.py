@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
+from fedpohcs.core.processes import refuse_while_importing
 from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
@@ -130,6 +131,7 @@ class Training:
 
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
     """A new run of `config`, in memory."""
+    refuse_while_importing()
     check_names(config)
     return _new_training(config, make_clients)
 
@@ -163,6 +165,7 @@ def run_experiment(
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
     """
+    refuse_while_importing()
     check_names(config)
     _check_cadence(checkpoint_every)
     if out is None:
@@ -192,6 +195,7 @@ def resume_experiment(
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
     """
+    refuse_while_importing()
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config)

@@ -41,10 +41,24 @@ def stored_arrays(stored: Stored, config: ExperimentConfig) -> tuple[dict[str, n
     checkpoint = _read_checkpoint(stored) if kept is None or stored.which == LAST else None
     if checkpoint is not None and (kept is None or checkpoint.round > _round(kept, config)):
         return _from_checkpoint(checkpoint, config), checkpoint.round
+    if kept is None and stored.which.isdecimal() and int(stored.which) == 0:
+        return _initial_policy(config), 0
     if kept is None:
         there = ", ".join(f"@{which}" for which in _names(stored.run)) or "none yet"
         raise UserError(f"run (={str(stored)!r}) has no such policy. There are: {there}.")
     return kept, _round(kept, config)
+
+
+def _initial_policy(config: ExperimentConfig) -> dict[str, np.ndarray]:
+    """The policy of round 0, made again as the run made it."""
+    from fedpohcs.runs.experiment import start_training
+
+    training = start_training(config)
+    try:
+        next(training.remaining_rounds())  # the evaluation of round 0, which the filters take in
+        return dict(training.stored_policy())
+    finally:
+        training.executor.close()
 
 
 def _round(kept: dict[str, np.ndarray], config: ExperimentConfig) -> int:

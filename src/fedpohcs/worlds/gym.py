@@ -1,5 +1,6 @@
 """Gymnasium environments of the user as a federation, played in worker processes."""
 
+import inspect
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
 from fedpohcs.worlds.workers import SimulatedWorld
 
+RENDER_MODE = "rgb_array"
 LONGEST_EPISODE = 1000  # steps, where the environment has no time limit
 
 
@@ -31,6 +33,7 @@ class GymWorld(SimulatedWorld):
     Config = GymConfig
     held_out = True
     levels: ClassVar[tuple[str, ...]] = ("own",)
+    painter: ClassVar[str | None] = "fedpohcs.worlds.pictures:GYMNASIUM"
 
     def __init__(self, level: str, num_clients: int, num_held_out: int = 0, *, settings: GymConfig) -> None:
         """Read the spaces and the time limit from the environment of the first client.
@@ -54,26 +57,30 @@ class GymWorld(SimulatedWorld):
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"scenario.env (={self.env!r}) cannot make client 1: {reason}") from error
+            raise UserError(f"scenario.env (={self.env!r}) cannot make client 0: {reason}") from error
         self.observation_size, self.actions, self.horizon = first.observation_size, first.actions, first.horizon
         first.close()
+
+    def open_rendered(self, client: int) -> "GymEnvironment":
+        """The environment of the client, in this process, to be drawn if it can be."""
+        return GymEnvironment(self.env, client, rendered=True)
 
     def open(self, client: int) -> "GymEnvironment":
         """The environment of the client, in this process."""
         opened = GymEnvironment(self.env, client)
         for name in ("observation_size", "actions"):
             mine, common = getattr(opened, name), getattr(self, name)
-            require(mine == common, name, mine, f"must be that of client 1 (={common!r})")
+            require(mine == common, name, mine, f"must be that of client 0 (={common!r})")
         return opened
 
 
 class GymEnvironment:
     """The environment of one client for the workers: flat observations, actions in [-1, 1], every output checked."""
 
-    def __init__(self, env: str, client: int) -> None:
+    def __init__(self, env: str, client: int, *, rendered: bool = False) -> None:
         import gymnasium
 
-        self.env = make_environment(env, client)
+        self.env = make_environment(env, client, RENDER_MODE if rendered else None)
         require(isinstance(self.env, gymnasium.Env), "scenario.env", env, "must make a gymnasium.Env")
         self.space = self.env.observation_space
         self.observation_size = int(gymnasium.spaces.flatdim(self.space))
@@ -98,6 +105,15 @@ class GymEnvironment:
         if not math.isfinite(reward):
             raise ValueError(f"step {self.steps}: the reward (={reward}) is not a finite number")
         return self._checked(observation), float(reward), bool(terminated), bool(truncated), None
+
+    def render(self) -> bytes | None:
+        """The present state as a picture; None if the environment was not made with, or cannot do, `rgb_array`."""
+        from fedpohcs.worlds.pictures import encoded_frame
+
+        try:
+            return encoded_frame(self.env.render()) if self.env.render_mode == RENDER_MODE else None
+        except Exception:  # a package that draws is missing, or the user's own code failed: play without pictures
+            return None
 
     def close(self) -> None:
         """Close the environment."""
@@ -124,15 +140,19 @@ class GymEnvironment:
         return (space.low + share * (space.high - space.low)).astype(space.dtype)
 
 
-def make_environment(env: str, client: int) -> Any:
-    """The environment of a client: made by the function `env` names, or the registered environment of that id."""
+def make_environment(env: str, client: int, render_mode: str | None = None) -> Any:
+    """The environment of a client: made by the function `env` names, or the registered environment of that id.
+
+    A function gets the render mode if it has a parameter of that name.
+    """
     import gymnasium
 
     function = import_function("scenario.env", env) if ":" in env else None
+    wanted: dict[str, Any] = {"render_mode": render_mode} if render_mode is not None else {}
     if function is not None:
-        return function(client)
+        return function(client, **(wanted if "render_mode" in inspect.signature(function).parameters else {}))
     try:
-        return gymnasium.make(env)
+        return gymnasium.make(env, **wanted)
     except gymnasium.error.Error as error:
         rule = "is neither a registered environment nor a function module:name"
         raise UserError(f"scenario.env (={env!r}) {rule}: {' '.join(str(error).split())}") from error

@@ -5,7 +5,6 @@ the same.
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from abc import abstractmethod
@@ -16,6 +15,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from fedpohcs.core.processes import (
+    EXIT_NOT_GUARDED,
+    NotGuardedError,
+    available_cores,
+    interrupts_blocked,
+    let_interrupts_in,
+    start_method,
+)
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
@@ -30,6 +37,7 @@ from fedpohcs.worlds.host import (
 
 TASK_TIMEOUT = 600.0  # seconds; a task takes seconds, even on a busy machine
 TRIES = 3  # of a task whose worker died or hung
+SECONDS_TO_EXIT = 0.1  # for a process that has closed its connection
 LOST_IN_A_ROW = 3  # episodes given up before the client is
 
 
@@ -78,7 +86,7 @@ class WorkerCollector:
             task_timeout: seconds after which a worker counts as hung.
         """
         self.world = world
-        self.num_workers = num_workers or _num_cores()
+        self.num_workers = num_workers or len(available_cores())
         self.task_timeout = task_timeout
         self.num_replaced = 0
         self._workers: list[_Worker] = []
@@ -95,6 +103,7 @@ class WorkerCollector:
                 if result is not None:
                     done[number] = result
                     continue
+                worker.check_start()
                 self._replace(worker)
                 tries[number] += 1
                 if tries[number] < TRIES:
@@ -134,19 +143,21 @@ class WorkerCollector:
         self._workers[self._workers.index(worker)] = _Worker(self.world, self.task_timeout)
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Worker:
     """One process and its task."""
 
     def __init__(self, world: SimulatedWorld, timeout: float) -> None:
-        context = multiprocessing.get_context("forkserver")  # forking a process that runs JAX could deadlock
-        context.set_forkserver_preload(["__main__", __name__, *world.preload])
+        method = start_method()  # not by forking: a fork of a process that runs JAX could deadlock
+        context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["__main__", __name__, *world.preload])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, world), daemon=True)
-        self.process.start()
+        try:
+            with interrupts_blocked():
+                self.process.start()
+        except (EOFError, ConnectionError) as error:  # the server of processes died while it imported the main module
+            raise NotGuardedError from error
         theirs.close()  # so that its death is seen here
         self.timeout, self.deadline = timeout, 0.0
         self.busy = False
@@ -170,6 +181,12 @@ class _Worker:
         self.busy = False
         return result
 
+    def check_start(self) -> None:
+        """Say why a process that never was a worker has ended."""
+        self.process.join(SECONDS_TO_EXIT)
+        if self.process.exitcode == EXIT_NOT_GUARDED:
+            raise NotGuardedError
+
     def end(self, *, at_once: bool = False) -> None:
         self.connection.close()  # it leaves when it reads the end
         if at_once:
@@ -183,13 +200,14 @@ class _Worker:
 def _serve(connection: Connection, world: SimulatedWorld) -> None:
     """The main loop of a worker, until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
+    let_interrupts_in()
     with Player(world) as player:
         while True:
             try:
                 play, quota = connection.recv()
-            except (EOFError, OSError):
+                connection.send(player.play(play, quota))
+            except (EOFError, OSError):  # the parent has ended, or ends its workers
                 return
-            connection.send(player.play(play, quota))
 
 
 class _Episode(NamedTuple):
