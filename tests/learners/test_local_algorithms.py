@@ -17,12 +17,15 @@ from fedpohcs.core.presets import preset
 from fedpohcs.learners.a2c import A2C
 from fedpohcs.learners.actor_critic import ActorCritic
 from fedpohcs.learners.base import Progress
+from fedpohcs.learners.dqn import QParams
 from fedpohcs.learners.fedkl import DISTANCES, FedKL, adapt_coefficient
 from fedpohcs.learners.fedprox import FedProx, proximal
 from fedpohcs.learners.fmarl import FMARL, counted_from
 from fedpohcs.learners.npg import NPG, Problem, conjugate_gradients
+from fedpohcs.learners.personal import Personal, keeps
 from fedpohcs.learners.ppo import LocalRule
 from fedpohcs.learners.trpo import TRPO
+from fedpohcs.runs.experiment import check_names, run_experiment
 from learners.reference import (
     CLIENT_AXIS,
     PPO,
@@ -397,3 +400,72 @@ def test_another_kind_of_the_same_family_keeps_the_settings_of_the_preset() -> N
     assert (trust.steps_per_iteration, trust.bootstrap_at_time_limit, trust.kl_target) == (77, False, ppo.kl_target)
     assert as_kind(ppo, "a2c").learning_rate == A2CConfig().learning_rate
     assert as_kind(ppo, "dqn").steps_per_iteration == 256
+
+
+# Personal weights
+
+
+def personal(kept: str) -> Personal:
+    return Personal(PPOConfig(**TINY, learning_rate=0.5), WORLD, kept)
+
+
+@pytest.mark.parametrize(
+    ("kept", "names"),
+    [("all", {"policy", "critic", "kl_coefficient"}), ("critic", {"critic"}), ("last-layer", {"policy"})],
+)
+def test_clients_keep_the_weights_that_are_personal(kept: str, names: set[str]) -> None:
+    learner = Personal(PPOConfig(**TINY | {"hidden_sizes": (4,)}), WORLD, kept)
+    sent = learner.init_params(jax.random.key(0))
+    own = learner.init_filters()
+    assert equal(learner.weights(sent, own), sent)  # nobody has trained yet
+    mine = jax.tree.map(lambda x: x + 7, own.weights)
+    used = learner.weights(sent, own._replace(weights=mine, trained=np.ones((), bool)))
+    assert {name for name in sent._fields if not equal(getattr(used, name), getattr(sent, name))} == names
+    if kept == "last-layer":
+        assert equal(used.policy.layers[0], sent.policy.layers[0])
+        assert equal(used.policy.layers[1], mine.policy.layers[1])
+        assert equal(used.policy.log_std, sent.policy.log_std)
+
+
+def test_a_client_alone_goes_on_from_its_own_weights_whatever_the_server_sends() -> None:
+    alone, plain = personal("all"), PPO(PPOConfig(**TINY, learning_rate=0.5), WORLD)
+    first, same = learned(alone), learned(plain)
+    assert equal(first.now.params, same.now.params)
+    assert equal(first.now.filters.weights, same.now.params)
+    garbage = jax.tree.map(lambda x: x + 9, first.now.params)
+    second = learned(alone, first.now._replace(params=garbage), 1, garbage)
+    assert equal(second.now.params, learned(plain, same.now, 1, garbage).now.params)
+
+
+def test_every_lane_of_an_evaluation_acts_with_the_weights_of_its_client() -> None:
+    learner, generator = personal("all"), np.random.default_rng(3)
+    sent = learner.init_params(jax.random.key(0))
+    fresh = learner.init_filters()
+    weights = [jax.tree.map(lambda x: generator.normal(0, 5, x.shape).astype(np.float32), sent) for _ in range(3)]
+    lanes = [fresh._replace(weights=own, trained=np.ones((), bool)) for own in weights] + [fresh]
+    lanes[-1] = lanes[-1]._replace(weights=jax.tree.map(np.asarray, lanes[-1].weights))
+    own = jax.tree.map(lambda *rows: jnp.stack(rows), *lanes)
+    seen, noise = one_hot([0, 1, 2, 1], 3), generator.gumbel(size=(4, 2)).astype(np.float32)
+    acted = learner.actor(sent, own, (), training=False).act(jnp.asarray(seen), jnp.asarray(noise))
+    policies = [*weights, sent]
+    logits = [x @ p.policy.layers[0].kernel + p.policy.layers[0].bias for x, p in zip(seen, policies, strict=True)]
+    np.testing.assert_array_equal(acted, np.argmax(np.array(logits) + noise, axis=1))
+
+
+def test_weights_that_a_learner_does_not_have_cannot_be_personal() -> None:
+    with pytest.raises(UserError, match=r"federation.personal \(='critic'\) is for learners with a critic"):
+        keeps(QParams(PolicyParams((), np.zeros(0))), "critic")
+    with pytest.raises(UserError, match=r"federation.personal \(='all'\) cannot be combined with selector 'fedpohcs'"):
+        check_names(preset("tabular", selector="fedpohcs", algorithm="local"))
+
+
+@pytest.mark.slow
+def test_a_federation_of_one_client_learns_what_a_client_alone_learns() -> None:
+    histories = []
+    for name in ("full", None):
+        config = preset("tabular", selector="full", algorithm=None if name else "local")
+        federation = replace(config.federation, num_clients=1, num_candidates=1, num_selected=1)
+        histories.append(run_experiment(replace(config, federation=federation, rounds=3)))
+    one, other = histories
+    assert equal(one.params, other.params)
+    np.testing.assert_array_equal(one.mean_returns, other.mean_returns)

@@ -114,6 +114,14 @@ def _with_optimiser(name: str) -> Settings:
     return _fedavg(federation={"server_optimiser": name})
 
 
+LOCAL = Algorithm(
+    "Every client alone: all train in every round, and nothing is shared.",
+    {"selector": "full", "federation": {"personal": "all"}},
+)
+FEDPER = Algorithm(
+    "FedAvg whose clients keep the last layer of the policy (Arivazhagan et al., 2019).",
+    _fedavg(federation={"personal": "last-layer"}),
+)
 FEDPROX = Algorithm(
     "FedAvg with a proximal term to the weights sent (Li et al., 2020).", _fedavg(learner={"kind": "fedprox"})
 )

@@ -166,6 +166,8 @@ OPTIMISERS = Registry(
 ALGORITHMS = Registry(
     "algorithm",
     {
+        "local": "fedpohcs.core.algorithms:LOCAL",
+        "fedper": "fedpohcs.core.algorithms:FEDPER",
         "fedprox": "fedpohcs.core.algorithms:FEDPROX",
         "fedkl": "fedpohcs.core.algorithms:FEDKL",
         "fmarl": "fedpohcs.core.algorithms:FMARL",
@@ -225,6 +227,7 @@ STORED_TYPES = Registry(
         "private-snapshot": "fedpohcs.execution.private:PrivateSnapshot",
         "remote-clients": "fedpohcs.server.protocols:RemoteClients",
         "filters": "fedpohcs.learners.filters:Filters",
+        "own-weights": "fedpohcs.learners.personal:Own",
         "moments": "fedpohcs.learners.filters:Moments",
         "agent-params": "fedpohcs.learners.networks:AgentParams",
         "actor-critic-params": "fedpohcs.learners.networks:ActorCriticParams",

@@ -297,6 +297,7 @@ def check_names(config: ExperimentConfig) -> None:
     require_known("federation.server_optimiser", optimiser, OPTIMISERS)
     make_optimiser(optimiser, config.server_optimiser)
     _check_trust(config, selector)
+    _check_personal(config, selector, world)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if federation.aggregator == "policy-mean":
@@ -305,6 +306,19 @@ def check_names(config: ExperimentConfig) -> None:
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) -> None:
+    """Refuse personal weights where clients act outside JAX, and with metrics that read the shared policy."""
+    kept = config.federation.personal
+    if kept == "none":
+        return
+    traced = not isinstance(world, HostWorld)
+    rule = f"needs a world in JAX, which {config.world!r} is not"
+    require(traced, "federation.personal", kept, rule, "Use none.")
+    reads = sorted(name for name in selector.requires if find_metric(name).reads != "returns")
+    rule = f"cannot be combined with selector {config.selector!r}, whose {' and '.join(reads)} read the shared policy"
+    require(not reads, "federation.personal", kept, rule, "Use fedavg, full or power-of-choice.")
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:
