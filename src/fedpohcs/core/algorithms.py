@@ -145,3 +145,12 @@ FEDYOGI = Algorithm("FedAvg with Yogi on the server (Reddi et al., 2021).", _wit
 FEDEXP = Algorithm(
     "FedAvg with longer server steps where clients disagree (Jhunjhunwala et al., 2023).", _with_optimiser("fedexp")
 )
+FEDVARP = Algorithm(
+    "FedAvg with the latest updates of clients that did not train (Jhunjhunwala et al., 2022).",
+    _with_optimiser("fedvarp"),
+)
+SCAFFOLD = Algorithm(
+    "FedAvg with control variates, which correct local steps (Karimireddy et al., 2020).", _with_optimiser("scaffold")
+)
+FEDCM = Algorithm("FedAvg with the server's momentum in local steps (Xu et al., 2021).", _with_optimiser("fedcm"))
+QFFL = Algorithm("FedAvg that weighs clients by powers of their loss (Li et al., 2020).", _with_optimiser("qffl"))

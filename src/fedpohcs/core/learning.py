@@ -126,6 +126,9 @@ class PPOConfig(ActorCriticConfig):
     kind: str = "ppo"
     loss: Literal["kl-penalty", "clip"] = "kl-penalty"
     """Surrogate objective: adaptive KL penalty (the paper's), or PPO's clipped one."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """How the policy follows its gradient: with `momentum` (the paper's), or by Adam. A client keeps the moments of
+    either between its rounds, as it keeps those of the critic."""
     epochs: int = 1
     """E, passes over the collected steps by the policy."""
     learning_rate: float = 1e-3
@@ -133,6 +136,7 @@ class PPOConfig(ActorCriticConfig):
     """Decay factor per round."""
     learning_rate_floor: float = 1e-8
     momentum: float = 0.9
+    """Of the optimiser sgd."""
     max_gradient_norm: float = 10.0
     importance_cap: float = 10.0
     """Largest importance weight of the KL-penalty surrogate."""
@@ -327,14 +331,20 @@ def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
     """The defaults of another kind of learner, with those settings of this config that mean the same there."""
     if kind == config.kind:
         return config
-    new = learner_class(kind)
+    kept: dict[str, Any] = {name: getattr(config, name) for name in kept_across_kinds(config.kind, kind)}
+    return learner_class(kind)(**kept)
+
+
+def kept_across_kinds(old: str, new: str) -> list[str]:
+    """Settings that stay when a config changes to another kind: those of all learners, or of a family of learners."""
+    before, after = learner_class(old), learner_class(new)
     kept = {"network", "hidden_sizes", "discount", "observation_clip", "reward_clip"}
     kept |= {field.name for field in fields(LearningConfig) if field.name.startswith("filter_")}
-    common = next(base for base in type(config).__mro__ if issubclass(new, base))
-    if common is not LearningConfig:  # of one family: all that the family shares
+    common = next(base for base in before.__mro__ if issubclass(after, base))
+    if common is not LearningConfig:
         kept |= {field.name for field in fields(common)} | {"kl_target"}
-    names = [field.name for field in fields(new) if field.name in kept - {"kind"} and hasattr(config, field.name)]
-    return new(**{name: getattr(config, name) for name in names})
+    both = {field.name for field in fields(before)} & {field.name for field in fields(after)}
+    return [field.name for field in fields(after) if field.name in kept & both - {"kind"}]
 
 
 def default_learner() -> LearningConfig:

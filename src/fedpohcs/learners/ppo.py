@@ -39,7 +39,7 @@ KL_TOLERANCE = 1.1
 
 
 class OptimiserState(NamedTuple):
-    """Momentum of the policy and moments of the critic; a client keeps its own between rounds."""
+    """Momentum or moments of the policy, and moments of the critic; a client keeps its own between rounds."""
 
     policy: optax.OptState
     critic: optax.OptState
@@ -101,8 +101,9 @@ def policy_loss(
 
 
 def policy_optimiser(config: PPOConfig) -> optax.GradientTransformation:
-    """Clipped gradients with momentum; the round's learning rate is applied by the caller."""
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.trace(config.momentum))
+    """Clipped gradients with momentum, or rescaled by Adam; the round's learning rate is applied by the caller."""
+    direction = optax.trace(config.momentum) if config.optimiser == "sgd" else optax.scale_by_adam()
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), direction)
 
 
 def plain_rule(config: PPOConfig) -> LocalRule:
