@@ -457,6 +457,11 @@ def test_weights_that_a_learner_does_not_have_cannot_be_personal() -> None:
         keeps(QParams(PolicyParams((), np.zeros(0))), "critic")
     with pytest.raises(UserError, match=r"federation.personal \(='all'\) cannot be combined with selector 'fedpohcs'"):
         check_names(preset("tabular", selector="fedpohcs", algorithm="local"))
+    alone = preset("tabular", algorithm="local")
+    steered = replace(alone, federation=replace(alone.federation, server_optimiser="scaffold"))
+    with pytest.raises(UserError, match=r"cannot be combined with server optimiser 'scaffold'"):
+        check_names(steered)
+    check_names(replace(alone, server_optimiser=replace(alone.server_optimiser, learning_rate_decay=0.9)))
 
 
 @pytest.mark.slow

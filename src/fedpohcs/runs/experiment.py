@@ -4,6 +4,7 @@ import importlib.util
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -319,7 +320,8 @@ def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) ->
     traced = not isinstance(world, HostWorld)
     rule = f"needs a world in JAX, which {config.world!r} is not"
     require(traced, "federation.personal", kept, rule, "Use none.")
-    optimiser = make_optimiser(optimiser_name(config, selector), config.server_optimiser)
+    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    optimiser = make_optimiser(optimiser_name(config, selector), constant)
     steers = optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
     rule = f"cannot be combined with server optimiser {optimiser.name!r}, which steers all weights of clients"
     require(not steers, "federation.personal", kept, rule)
