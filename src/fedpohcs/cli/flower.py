@@ -14,7 +14,7 @@ from fedpohcs.cli.parsing import parse, run_subcommand
 from fedpohcs.cli.settings import parse_experiment
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
-from fedpohcs.deploy import require_flower, require_no_held_out
+from fedpohcs.deploy import require_flower, require_no_held_out, require_shared
 
 SECONDS_PER_POLL = 0.5
 
@@ -196,6 +196,7 @@ def _check(config: ExperimentConfig, given: Any) -> None:
 
     check_names(config)
     require_no_held_out(config)
+    require_shared(config)
     n = config.federation.num_clients
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")

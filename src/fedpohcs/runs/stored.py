@@ -95,12 +95,12 @@ def _read_checkpoint(stored: Stored) -> Checkpoint | None:
 
 def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[str, np.ndarray]:
     """What `Executor.stored_policy` gave when the checkpoint was written."""
-    from fedpohcs.learners.base import make_learner
+    from fedpohcs.learners.personal import client_learner
     from fedpohcs.worlds import make_world
 
     state: Any = checkpoint.state
     require_checkpoint(hasattr(state, "server") and hasattr(state, "clients"), "the state of a run")
-    learner, clients = make_learner(config.learner, make_world(config)), state.clients
+    learner, clients = client_learner(config, make_world(config)), state.clients
     while hasattr(clients, "clients"):  # of private clients
         clients = clients.clients
     filters = learner.stored_filters(clients.state.filters) if hasattr(clients, "state") else {}
