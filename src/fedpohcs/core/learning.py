@@ -197,10 +197,14 @@ def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
     """The defaults of another kind of learner, with the filters, networks and discount of this config."""
     if kind == config.kind:
         return config
-    kept = ("network", "hidden_sizes", "discount", "observation_clip", "reward_clip")
-    names = [field.name for field in fields(LearningConfig) if field.name in kept or field.name.startswith("filter_")]
-    shared: dict[str, Any] = {name: getattr(config, name) for name in names}
+    shared: dict[str, Any] = {name: getattr(config, name) for name in kept_across_kinds()}
     return learner_class(kind)(**shared)
+
+
+def kept_across_kinds() -> list[str]:
+    """Settings that stay when a config changes to another kind of learner."""
+    kept = ("network", "hidden_sizes", "discount", "observation_clip", "reward_clip")
+    return [field.name for field in fields(LearningConfig) if field.name in kept or field.name.startswith("filter_")]
 
 
 def default_learner() -> LearningConfig:

@@ -102,12 +102,15 @@ class Training:
 
     def remaining_rounds(self) -> Iterator[RoundRecord]:
         """Run the remaining rounds one by one; a new run begins with round 0, which evaluates the untrained policy."""
-        from fedpohcs.server.round import evaluate_start, run_round
+        from fedpohcs.server.round import evaluate_start, latest_returns, run_round
 
         config = self.config
         if self.is_new:
             self.is_new = False
-            yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+            record = evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+            nothing = np.full(self.executor.num_clients, np.nan)
+            self.state = self.state._replace(returns=latest_returns(nothing, record.evaluation))
+            yield record
         while self.state.round < config.rounds:
             self.state, record = run_round(
                 self.state,
