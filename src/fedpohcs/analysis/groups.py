@@ -48,6 +48,17 @@ def group_runs(runs: list[Run]) -> list[Group]:
     return [Group(*map(printable, name), runs=_by_seed(group)) for name, group in members.items()]
 
 
+def missing_returns(groups: Iterable[Group]) -> int:
+    """How many returns the evaluations of these runs lack, because clients of a fleet did not answer."""
+    returns = [np.isnan(run.client_returns) for group in groups for run in group.runs]
+    return sum(int(missing[~missing.all(axis=1)].sum()) for missing in returns)
+
+
+def averaged_clients(groups: Iterable[Group]) -> str:
+    """The clients over which the mean returns of these runs are taken, in words."""
+    return "the clients that answered" if missing_returns(groups) else "all clients"
+
+
 def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
     """Groups by world and level: the panels of a figure, the tables of a report."""
     panels: dict[tuple[str, str], list[Group]] = defaultdict(list)

@@ -1,5 +1,6 @@
 """Plays a trained policy in the world of one client, step by step."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +24,12 @@ def play_episodes(run: Path | str, client: int, number: int, seed: int = 0, *, g
     more = f" plus held_out_clients (={held_out})" if held_out else ""
     require(client < n + held_out, "client", client + 1, f"must not exceed num_clients (={n}){more}")
     policy = load_run_policy(run)
+    has_own = policy.filter_mean is not None or policy.default_filter is None
+    if not has_own:
+        warnings.warn("clients of a fleet keep their filters: the default filter is used", stacklevel=2)
 
     def act(window: np.ndarray, generator: np.random.Generator) -> Any:
-        return policy.act(window, client, None if greedy else generator)
+        return policy.act(window, client if has_own else None, None if greedy else generator)
 
     from fedpohcs.worlds import check_world
     from fedpohcs.worlds.pictures import find_painter
