@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,14 +14,17 @@ pytest.importorskip("flwr")
 from flwr.app import Message
 
 from fedpohcs.cli import main
-from fedpohcs.core.config import ExperimentConfig, ProtectionConfig
+from fedpohcs.core.config import ExperimentConfig, FederationConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.presets import preset
 from fedpohcs.deploy.keys import Keys, load_members, make_keys
 from fedpohcs.deploy.pooling import FILE as PLEDGE
 from fedpohcs.deploy.private import make_flower_executor
 from fedpohcs.runs.evaluating import evaluate_policy
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.export import export_policy, load_run_policy
+from fedpohcs.runs.folder import RunFolder
+from fedpohcs.runs.keeping import Keep
 from fedpohcs.runs.policy import load_policy, read_arrays
 
 from .loop import LoopGrid
@@ -32,10 +35,13 @@ SEEN = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
 
 
-@pytest.fixture
-def config(config: ExperimentConfig) -> ExperimentConfig:
-    learner = replace(config.learner, filter_observations=True, filter_warmup_steps=200)
-    return replace(config, rounds=2, learner=learner)
+CONFIG = replace(
+    preset("tabular", selector="fedavg"),
+    rounds=2,
+    federation=FederationConfig(num_clients=4, num_candidates=3, num_selected=2, evaluation_episodes=8),
+)
+CONFIG = replace(CONFIG, learner=replace(CONFIG.learner, filter_observations=True, filter_warmup_steps=200))
+MASKED = replace(CONFIG, privacy="masked", protection=COHORT)
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +49,50 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return make_keys(tmp_path_factory.mktemp("fleet") / "keys", 4, ["localhost"])
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of all fleets below, in one process: who sees the filters changes neither selection nor training."""
+    run = tmp_path_factory.mktemp("here") / "run"
+    run_experiment(replace(CONFIG, executor="one-by-one"), run, keep=Keep(every=1))
+    return run
+
+
+class Fleet(NamedTuple):
+    """A run, the states of its devices, and everything that they said."""
+
+    run: Path
+    states: Path
+    counts: dict[str, int]
+    said: dict[str, bytes]  # by name of array
+
+
+@pytest.fixture(scope="module")
+def fleets(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fleet]:
+    return {
+        config.privacy: run_listening(config, tmp_path_factory.mktemp(config.privacy), keys)
+        for config in (CONFIG, MASKED)
+    }
+
+
+def run_listening(config: ExperimentConfig, folder: Path, keys: Keys) -> Fleet:
+    states, said = folder / "states", {}
+    used = keys if config.privacy != "none" else None
+    grid = LoopGrid(config, states, keys=used)
+
+    def listen(question: Message, answer: Message) -> Message:
+        for record in answer.content.array_records.values():
+            for name, array in record.items():
+                said[name] = said.get(name, b"") + array.data
+        return answer
+
+    grid.fault = listen
+    return Fleet(run_on(grid, config, folder / "run", used), states, grid.counts, said)
+
+
 def run_on(grid: LoopGrid, config: ExperimentConfig, out: Path, keys: Keys | None = None, **rest: Any) -> Path:
     members = load_members(keys.members) if keys else None
     make_clients = partial(make_flower_executor, grid=grid, limits=SHORT, members=members)
     run_experiment(config, out, make_clients=make_clients, **rest)
-    return out
-
-
-def run_in_process(config: ExperimentConfig, out: Path) -> Path:
-    run_experiment(replace(config, executor="one-by-one"), out)
     return out
 
 
@@ -69,71 +110,68 @@ def device_folder(states: Path, client: int) -> Path:
 
 @pytest.mark.parametrize("privacy", ["none", "masked"])
 def test_a_fleet_exports_as_the_same_run_in_process_does(
-    privacy: str, config: ExperimentConfig, states: Path, keys: Keys, tmp_path: Path
+    privacy: str, fleets: dict[str, Fleet], here: Path, tmp_path: Path
 ) -> None:
     """With the default filter on the server, and with the own filter of every client on its device."""
-    config = replace(config, privacy=privacy, protection=COHORT)
-    used = keys if privacy == "masked" else None
-    fleet = run_on(LoopGrid(config, states, keys=used), config, tmp_path / "fleet", used)
-    here = run_in_process(config, tmp_path / "here")
-    assert_same_default(fleet, here)
-    assert not [name for name in read_arrays(fleet / "policy.npz") if name in ("filters/mean", "filters/count")]
+    fleet = fleets[privacy]
+    assert_same_default(fleet.run, here)
+    assert not {"filters/mean", "filters/count"} & read_arrays(fleet.run / "policy.npz").keys()
     expected = load_run_policy(here)
     for client in range(4):
         output = tmp_path / f"{client}.npz"
-        arguments = ["flower", "export", str(output), "--state-dir", str(states), "--client-id", str(client + 1)]
+        arguments = ["flower", "export", str(output), "--state-dir", str(fleet.states), "--client-id", str(client + 1)]
         assert main(arguments) == 0
         own = load_policy(output)
         np.testing.assert_allclose(own.forward(own.rescale(SEEN)), expected.forward(expected.rescale(SEEN, client)))
-    assert {path.stat().st_mode & 0o777 for path in states.glob("*/*/policy.npz")} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in fleet.states.glob("*/*/policy.npz")} == {0o600}
 
 
-def test_no_answer_of_a_private_fleet_holds_a_filter(
-    config: ExperimentConfig, states: Path, keys: Keys, tmp_path: Path
+def test_the_best_policy_has_the_filter_of_its_round_or_with_privacy_that_of_the_end(
+    fleets: dict[str, Fleet], here: Path
 ) -> None:
-    config, data, names = replace(config, privacy="masked", protection=COHORT), [], set()
-    grid = LoopGrid(config, states, keys=keys)
+    plain, masked = fleets["none"].run, fleets["masked"].run
+    number = load_run_policy(f"{plain}@best").about["round"]
+    assert_same_default(f"{plain}@best", f"{here}@{number}")
+    best = load_run_policy(f"{masked}@best")
+    np.testing.assert_array_equal(best.rescale(SEEN), load_run_policy(masked).rescale(SEEN))
 
-    def listen(question: Message, answer: Message) -> Message:
-        for record in answer.content.array_records.values():
-            data.extend(array.data for array in record.values())
-            names.update(record)
-        return answer
 
-    grid.fault = listen
-    run_on(grid, config, tmp_path / "run", keys)
-    assert not any("filter" in name for name in names)
-    said = b"".join(data)
+def test_no_answer_of_a_private_fleet_holds_a_filter(fleets: dict[str, Fleet]) -> None:
+    plain, masked = fleets["none"], fleets["masked"]
+    assert {name for name in plain.said if "filter" in name} == {"filters/count", "filters/mean", "filters/variance"}
+    assert not any("filter" in name for name in masked.said)
+    assert (plain.counts.get("query.pool"), masked.counts["query.pool"]) == (None, 8)
+    heard = b"".join(masked.said.values())
     for client in range(4):
-        kept = read_arrays(device_folder(states, client) / "policy.npz")
-        for name in ("filters/mean", "filters/variance"):
-            for kind in (np.float32, np.float64):
-                assert kept[name].astype(kind).tobytes()[:8] not in said
-    assert grid.counts["query.pool"] == 8
-    folder = device_folder(states, 0)
-    assert (folder / PLEDGE).stat().st_mode & 0o777 == 0o600
+        kept = read_arrays(device_folder(masked.states, client) / "policy.npz")
+        for kind in (np.float32, np.float64):
+            for name in ("filters/mean", "filters/variance"):
+                assert kept[name].astype(kind).tobytes()[:8] not in heard
+    assert (device_folder(masked.states, 0) / PLEDGE).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_private_fleet_without_all_uploads_has_no_default_filter_and_export_says_what_to_do(
-    config: ExperimentConfig,
+def is_upload(question: Message) -> bool:
+    return question.metadata.message_type == "query.pool" and "message" in question.content.array_records
+
+
+def test_without_all_uploads_there_is_no_default_filter_and_export_says_what_to_do(
     states: Path,
     keys: Keys,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = replace(config, privacy="masked", protection=COHORT)
-    grid, asked = LoopGrid(config, states, keys=keys), []
+    config = replace(MASKED, rounds=1)
+    grid, lost = LoopGrid(config, states, keys=keys), []
 
     def lose(question: Message, answer: Message) -> Message | None:
-        uploads = question.metadata.message_type == "query.pool" and "message" in question.content.array_records
-        lost = uploads and question.metadata.dst_node_id == grid.node_of(2)
-        asked.extend([question] if lost else [])
-        return None if lost else answer
+        if is_upload(question) and question.metadata.dst_node_id == grid.node_of(2):
+            return lost.append(question)
+        return answer
 
     grid.fault = lose
     run = run_on(grid, config, tmp_path / "run", keys)
-    assert len(asked) == 3
+    assert len(lost) == 3
     assert "the run has no default filter: the clients [3] did not add their filters" in caplog.text
     for output in ("policy.onnx", "policy.npz"):
         assert main(["export", str(run), str(tmp_path / output)]) == 2
@@ -144,60 +182,42 @@ def test_a_private_fleet_without_all_uploads_has_no_default_filter_and_export_sa
         assert "has no observation filters" in capsys.readouterr().err
 
 
-def test_a_lost_upload_is_asked_for_again_and_the_best_policy_gets_the_filter_of_the_end(
-    config: ExperimentConfig, states: Path, keys: Keys, tmp_path: Path
-) -> None:
-    config = replace(config, privacy="masked", protection=COHORT)
+def test_a_lost_upload_is_asked_for_again(states: Path, keys: Keys, here: Path, tmp_path: Path) -> None:
+    config = replace(MASKED, rounds=1)
     grid, lost = LoopGrid(config, states, keys=keys), []
-
-    def lose_once(question: Message, answer: Message) -> Message | None:
-        if question.metadata.message_type == "query.pool" and "message" in question.content.array_records and not lost:
-            lost.append(question)
-            return None
-        return answer
-
-    grid.fault = lose_once
+    grid.fault = lambda question, answer: lost.append(1) if is_upload(question) and not lost else answer
     run = run_on(grid, config, tmp_path / "run", keys)
     assert len(lost) == 1
-    assert_same_default(run, run_in_process(config, tmp_path / "here"))
-    first = load_run_policy(f"{run}@best")
-    np.testing.assert_array_equal(first.rescale(SEEN), load_run_policy(run).rescale(SEEN))
+    assert_same_default(run, f"{here}@1")
 
 
 def test_with_a_noise_budget_no_exact_sum_is_made(
-    config: ExperimentConfig, states: Path, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    states: Path, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = replace(config, rounds=1, privacy="masked", protection=replace(COHORT, epsilon=1.0))
+    config = replace(MASKED, rounds=1, protection=replace(COHORT, epsilon=1.0))
     grid = LoopGrid(config, states, keys=keys)
     run_on(grid, config, tmp_path / "run", keys)
     assert "query.pool" not in grid.counts
     assert "protection.epsilon (=1.0) allows no exact sum" in caplog.text
 
 
-def test_a_fleet_that_stopped_can_be_used_and_goes_on_with_its_filter(
-    config: ExperimentConfig, states: Path, tmp_path: Path
-) -> None:
-    config = replace(config, rounds=3)
-    grid, out = LoopGrid(config, states), tmp_path / "run"
+def test_a_fleet_that_stopped_can_be_used_and_goes_on_with_its_filter(states: Path, here: Path, tmp_path: Path) -> None:
+    grid, out = LoopGrid(CONFIG, states), tmp_path / "run"
     with pytest.raises(Interrupted):
-        run_on(grid, config, out, observers=[StopAfter(1)])
+        run_on(grid, CONFIG, out, observers=[StopAfter(1)])
     assert not (out / "policy.npz").exists()
-    here = run_in_process(replace(config, rounds=1), tmp_path / "here")
-    assert_same_default(f"{out}@last", here)
-    assert_same_default(f"{out}@1", here)
-    make_clients = partial(make_flower_executor, grid=grid, limits=SHORT)
-    resume_experiment(out, make_clients=make_clients)
-    assert_same_default(out, run_in_process(config, tmp_path / "whole"))
+    assert_same_default(f"{out}@last", f"{here}@1")
+    resume_experiment(out, make_clients=partial(make_flower_executor, grid=grid, limits=SHORT))
+    assert_same_default(out, here)
 
 
 def test_the_fleets_policy_is_evaluated_and_played_with_the_default_filter(
-    config: ExperimentConfig, states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: dict[str, Fleet], here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_on(LoopGrid(config, states), config, tmp_path / "run")
-    found = evaluate_policy(run)
-    assert not found.own_filter.any()
-    here = run_in_process(config, tmp_path / "here")
-    np.testing.assert_allclose(found.mean_return, evaluate_policy(here, clients=4).mean_return, rtol=0.5)
+    run = fleets["none"].run
+    found, own = evaluate_policy(run), evaluate_policy(here)
+    assert own.own_filter.all() and not found.own_filter.any()
+    np.testing.assert_allclose(found.mean_return, own.mean_return, rtol=0.2)
     assert main(["play", str(run), "--client", "1", "--episodes", "1"]) == 0
     assert "the default filter is used" in capsys.readouterr().err
     with pytest.raises(UserError, match="has no filter here: clients of a fleet keep their own"):
@@ -205,25 +225,24 @@ def test_the_fleets_policy_is_evaluated_and_played_with_the_default_filter(
 
 
 def test_a_device_joins_a_policy_that_was_copied_to_it_with_its_own_filter(
-    config: ExperimentConfig, states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: dict[str, Fleet], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_on(LoopGrid(config, states), config, tmp_path / "run")
+    run, states, *_ = fleets["none"]
     export_policy(f"{run}@best", tmp_path / "best.npz")
     copied, output = load_policy(tmp_path / "best.npz"), tmp_path / "mine.npz"
     export = ["flower", "export", str(output), "--state-dir", str(states), "--client-id", "3", "--policy"]
+    kept = read_arrays(device_folder(states, 2) / "policy.npz")
     for policy in (str(tmp_path / "best.npz"), f"{run}@best"):
         assert main([*export, policy]) == 0
         joined = load_policy(output)
         np.testing.assert_array_equal(joined.layers[0][0], copied.layers[0][0])
-        kept = read_arrays(device_folder(states, 2) / "policy.npz")
-        np.testing.assert_array_equal(joined.rescale(SEEN)[0], joined.rescale(SEEN[0]))
         found = joined.filter_of()
         assert found is not None
         np.testing.assert_array_equal(found[0], kept["filters/mean"])
         assert joined.about["round"] == copied.about["round"]
         output.unlink()
-    other = run_in_process(replace(config, rounds=1, level="high"), tmp_path / "other")
-    assert main([*export, str(other)]) == 2
+    with RunFolder.create(tmp_path / "other", replace(CONFIG, level="high")):
+        assert main([*export, str(tmp_path / "other")]) == 2
     assert "is of the world tabular high, not of tabular medium" in capsys.readouterr().err
     (tmp_path / "bad.npz").write_bytes(b"PK")
     assert main([*export, str(tmp_path / "bad.npz")]) == 2
@@ -232,13 +251,12 @@ def test_a_device_joins_a_policy_that_was_copied_to_it_with_its_own_filter(
 
 
 def test_export_on_a_device_names_what_is_missing(
-    config: ExperimentConfig, states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: dict[str, Fleet], states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "policy.onnx"
-    export = ["flower", "export", str(output), "--state-dir", str(states)]
+    export = ["flower", "export", str(tmp_path / "policy.onnx"), "--state-dir", str(states)]
     assert main(export) == 2
     assert "has no such policy. A device keeps the policy of its first evaluation on." in capsys.readouterr().err
-    run_on(LoopGrid(config, states), replace(config, rounds=1), tmp_path / "run")
+    shutil.copytree(fleets["none"].states, states)
     assert main(export) == 2
     assert "client-id (=None) must be given: the folder has client-1, client-2" in capsys.readouterr().err
     for client in (1, 2, 3):
@@ -252,9 +270,8 @@ def test_export_on_a_device_names_what_is_missing(
     assert "run (='../x') must be letters and digits" in capsys.readouterr().err
 
 
-def test_a_client_cannot_claim_more_observations_than_it_can_have_made(
-    config: ExperimentConfig, states: Path, tmp_path: Path
-) -> None:
+def test_a_client_cannot_claim_more_observations_than_it_can_have_made(states: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, rounds=1)
     grid = LoopGrid(config, states)
 
     def inflate(question: Message, answer: Message) -> Message:
@@ -265,5 +282,4 @@ def test_a_client_cannot_claim_more_observations_than_it_can_have_made(
 
     grid.fault = inflate
     run = run_on(grid, config, tmp_path / "run")
-    rows = (run / "clients.csv").read_text()
-    assert "0,1,bad-reply,evaluate/range/filters/count,1.0" in rows
+    assert "0,1,bad-reply,evaluate/range/filters/count,1.0" in (run / "clients.csv").read_text()
