@@ -65,8 +65,8 @@ class AppGrid:
 
 def node_config(client: int, states: Path, keys: Keys | None = None) -> dict[str, Any]:
     """What the node of a client is started with."""
-    secret = {"identity": str(keys.identity(client + 1)), "members": str(keys.members)} if keys else {}
-    return {"client-id": client + 1, "state-dir": str(states), **secret}
+    secret = {"identity": str(keys.identity(client)), "members": str(keys.members)} if keys else {}
+    return {"client-id": client, "state-dir": str(states), **secret}
 
 
 class LoopGrid(AppGrid):
@@ -80,4 +80,4 @@ class LoopGrid(AppGrid):
         super().__init__(own_app, nodes, {"config": config_text(config)})
 
     def node_of(self, client: int) -> int:
-        return next(node for node, given in self.node_configs.items() if given["client-id"] == client + 1)
+        return next(node for node, given in self.node_configs.items() if given["client-id"] == client)

@@ -104,7 +104,7 @@ def assert_same_default(one: Path | str, other: Path | str) -> None:
 
 
 def device_folder(states: Path, client: int) -> Path:
-    (folder,) = states.glob(f"*/client-{client + 1}")
+    (folder,) = states.glob(f"*/client-{client}")
     return folder
 
 
@@ -119,7 +119,7 @@ def test_a_fleet_exports_as_the_same_run_in_process_does(
     expected = load_run_policy(here)
     for client in range(4):
         output = tmp_path / f"{client}.npz"
-        arguments = ["flower", "export", str(output), "--state-dir", str(fleet.states), "--client-id", str(client + 1)]
+        arguments = ["flower", "export", str(output), "--state-dir", str(fleet.states), "--client-id", str(client)]
         assert main(arguments) == 0
         own = load_policy(output)
         np.testing.assert_allclose(own.forward(own.rescale(SEEN)), expected.forward(expected.rescale(SEEN, client)))
@@ -172,12 +172,12 @@ def test_without_all_uploads_there_is_no_default_filter_and_export_says_what_to_
     grid.fault = lose
     run = run_on(grid, config, tmp_path / "run", keys)
     assert len(lost) == 3
-    assert "the run has no default filter: the clients [3] did not add their filters" in caplog.text
+    assert "the run has no default filter: the clients [2] did not add their filters" in caplog.text
     for output in ("policy.onnx", "policy.npz"):
         assert main(["export", str(run), str(tmp_path / output)]) == 2
         assert "has no observation filters, its clients keep them. On a device" in capsys.readouterr().err
         assert not (tmp_path / output).exists()
-    for command in (["evaluate", str(run)], ["play", str(run), "--client", "1"]):
+    for command in (["evaluate", str(run)], ["play", str(run), "--client", "0"]):
         assert main(command) == 2
         assert "has no observation filters" in capsys.readouterr().err
 
@@ -218,7 +218,7 @@ def test_the_fleets_policy_is_evaluated_and_played_with_the_default_filter(
     found, own = evaluate_policy(run), evaluate_policy(here)
     assert own.own_filter.all() and not found.own_filter.any()
     np.testing.assert_allclose(found.mean_return, own.mean_return, rtol=0.2)
-    assert main(["play", str(run), "--client", "1", "--episodes", "1"]) == 0
+    assert main(["play", str(run), "--client", "0", "--episodes", "1"]) == 0
     assert "the default filter is used" in capsys.readouterr().err
     with pytest.raises(UserError, match="has no filter here: clients of a fleet keep their own"):
         export_policy(run, tmp_path / "policy.onnx", 1)
@@ -230,7 +230,7 @@ def test_a_device_joins_a_policy_that_was_copied_to_it_with_its_own_filter(
     run, states, *_ = fleets["none"]
     export_policy(f"{run}@best", tmp_path / "best.npz")
     copied, output = load_policy(tmp_path / "best.npz"), tmp_path / "mine.npz"
-    export = ["flower", "export", str(output), "--state-dir", str(states), "--client-id", "3", "--policy"]
+    export = ["flower", "export", str(output), "--state-dir", str(states), "--client-id", "2", "--policy"]
     kept = read_arrays(device_folder(states, 2) / "policy.npz")
     for policy in (str(tmp_path / "best.npz"), f"{run}@best"):
         assert main([*export, policy]) == 0
@@ -258,7 +258,7 @@ def test_export_on_a_device_names_what_is_missing(
     assert "has no such policy. A device keeps the policy of its first evaluation on." in capsys.readouterr().err
     shutil.copytree(fleets["none"].states, states)
     assert main(export) == 2
-    assert "client-id (=None) must be given: the folder has client-1, client-2" in capsys.readouterr().err
+    assert "client-id (=None) must be given: the folder has client-0, client-1" in capsys.readouterr().err
     for client in (1, 2, 3):
         shutil.rmtree(device_folder(states, client))
     assert main(export) == 0

@@ -150,14 +150,14 @@ def test_a_fleet_from_the_images_trains_in_an_environment_that_its_server_does_n
         server.run(f"! python -c 'import {module}' 2> /dev/null")
     server.run("fedpohcs flower keys made --hosts localhost")
     server.run("cp made/server.pem made/server.key /keys")
-    nodes = [images["node"].instance(number) for number in (1, 2)]
+    nodes = [images["node"].instance(number) for number in (0, 1)]
     for node in nodes:
         node.run("fedpohcs flower identity --out made && mv made/* /keys")
         shutil.copy(server.root / "state" / "made" / "ca.pem", node.root / "keys")
     with ExitStack() as stack:
         log = stack.enter_context(started(server, tmp_path / "server.log", server.start.replace("9092", str(port))))
         address = wait_for_text(log, r"status of the fleet: (http://\S+/)")[1]
-        for number, node in enumerate(nodes, start=1):
+        for number, node in enumerate(nodes):
             public = node.root / "keys" / "public"
             server.run(f"fedpohcs flower members add members --client-id {number} --public {public} --server server")
             variables = {"SUPERLINK": f"localhost:{port}", "CLIENT": str(number)}

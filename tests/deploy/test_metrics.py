@@ -169,4 +169,4 @@ def test_a_metric_that_fails_on_a_node_is_an_error_reply_that_names_it(
     record = next(training_on(LoopGrid(config, states), config).remaining_rounds())
     assert {bad.rule for bad in record.bad_replies} == {"error"}
     for bad in record.bad_replies:
-        assert f"metric (='own') failed for client {bad.client + 1}: RuntimeError: the sensor is gone" in bad.text
+        assert f"metric (='own') failed for client {bad.client}: RuntimeError: the sensor is gone" in bad.text

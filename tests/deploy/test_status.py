@@ -137,7 +137,7 @@ def test_the_page_joins_nodes_and_run_and_shows_no_markup_of_others(tmp_path: Pa
         assert connection.getresponse().status == 403
     assert "<script" not in text and "&lt;script&gt;" in text
     assert "1 of 4 devices online" in text
-    assert "2033-05-18 03:33:20 UTC" in text  # the last answer of client 2 came later than its end
+    assert "2033-05-18 03:33:20 UTC" in text  # the last answer of client 1 came later than its end
     rows = {row["client"]: row for row in data["devices"]}
     assert [rows[n]["online"] for n in (0, 1, 2)] == [True, False, False]
     assert (rows[1]["rounds_trained"], rows[1]["bad_replies"], rows[2]["last_seen"]) == (5, 4, None)

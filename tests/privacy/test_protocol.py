@@ -122,7 +122,7 @@ def test_a_replayed_upload_is_counted_once_and_never_in_another_attempt() -> Non
     for gathering, reason in ((first, "already"), (second, "attempt")):
         with pytest.raises(RefusedError, match=reason):
             gathering.take_upload(1, upload)
-    with pytest.raises(RefusedError, match="of client 2,"):
+    with pytest.raises(RefusedError, match="of client 1,"):
         first.take_upload(2, upload)
 
 
@@ -298,19 +298,19 @@ def test_a_client_whose_key_was_altered_on_the_way_is_left_out() -> None:
     federation.up = only(Kind.ANNOUNCEMENT, forge, 2)
     federation.start()
     assert federation.server.ready == {0, 1, 3, 4, 5}
-    assert federation.server.refusals == ["the key of client 3 is not signed by it"]
+    assert federation.server.refusals == ["the key of client 2 is not signed by it"]
 
 
 def test_clients_refuse_a_roster_with_a_forged_key_or_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a server would do to learn the masks of client 3, or to be a member itself."""
+    """What a server would do to learn the masks of client 2, or to be a member itself."""
     federation = Federation(4)
     identity = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
     federation.clients[7] = PrivateClient(7, federation.parameters, identity, federation.members)
     federation.up = only(Kind.ANNOUNCEMENT, forge, 2)
     monkeypatch.setattr(federation.server, "_announcements", lambda clients: unchecked(federation, clients))
     for members, reason in (
-        ((0, 1, 2), "the key of client 3 is not signed by it"),
-        ((0, 1, 7), "client 8 is not a member"),
+        ((0, 1, 2), "the key of client 2 is not signed by it"),
+        ((0, 1, 7), "client 7 is not a member"),
     ):
         federation.refusals.clear()
         with pytest.raises(RefusedError, match="fewer than 3 clients joined"):

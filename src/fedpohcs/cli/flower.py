@@ -117,7 +117,7 @@ class ExportOptions:
     state_dir: Path | None = None
     """Folder for the client's state, as for the node. None: ~/.local/state/fedpohcs."""
     client_id: int | None = None
-    """Number of the client, from 1. None: the only one that has a state here."""
+    """Number of the client, from 0. None: the only one that has a state here."""
     run: str | None = None
     """Name of the run below the folder. None: the run with the newest policy."""
     policy: str | None = None
@@ -127,7 +127,7 @@ class ExportOptions:
     """Let an onnx file draw actions as in training. Without: the most likely action."""
 
     def __post_init__(self) -> None:
-        require(self.client_id is None or self.client_id > 0, "client-id", self.client_id, "must be at least 1")
+        require(self.client_id is None or self.client_id >= 0, "client-id", self.client_id, "must be at least 0")
         plain = self.run is None or self.run.isalnum()
         require(plain, "run", self.run, "must be letters and digits")
 
@@ -168,7 +168,7 @@ class MemberOptions:
     members: Positional[Path]
     """File with the list of members."""
     client_id: int
-    """Number of the client, from 1."""
+    """Id of the client, from 0."""
     server: Path | None = None
     """State folder of a `fedpohcs flower server` on this machine, which then knows the device as well."""
 
@@ -306,11 +306,14 @@ def _members(config: ExperimentConfig, given: Path | None) -> str:
     path = given.absolute()
     owners, everyone = load_owners(path), set(range(n))
     require(
-        not private or load_members(path).keys() >= everyone, "members", str(path), f"must list the clients 1 to {n}"
+        not private or load_members(path).keys() >= everyone,
+        "members",
+        str(path),
+        f"must list the clients 0 to {n - 1}",
     )
     remedy = "Register them with: fedpohcs flower members add ... --server"
     registered = owners.keys() >= everyone or (private and not owners)
-    require(registered, "members", str(path), f"must have the nodes of the clients 1 to {n}", remedy)
+    require(registered, "members", str(path), f"must have the nodes of the clients 0 to {n - 1}", remedy)
     return str(path)
 
 
@@ -319,8 +322,7 @@ def export(arguments: list[str]) -> None:
     given = _parse(ExportOptions, "export", export, arguments)
     from fedpohcs.deploy.device import default_states, export_kept, find_kept
 
-    client = None if given.client_id is None else given.client_id - 1
-    kept = find_kept(given.state_dir or default_states(), client, given.run)
+    kept = find_kept(given.state_dir or default_states(), given.client_id, given.run)
     about = export_kept(kept, given.output, given.policy, sample=given.sample)
     print(f"{given.output}: policy of round {about['round']}, filter of {kept.parent}")
 
@@ -335,8 +337,8 @@ def keys(arguments: list[str]) -> None:
     if given.test_fleet:
         made = make_keys(given.out, given.clients, hosts, given.days)
         print(f"{made.folder}: ca.pem for every node; server.pem and server.key for the server;")
-        print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered;")
-        print("for private selection identity-1 and so on for a node each, and members for every node.")
+        print(f"client-0 to client-{given.clients - 1} for a node each; their .pub files to be registered;")
+        print("for private selection identity-0 and so on for a node each, and members for every node.")
         print("This is for trying things out: whoever has this folder can play every device.")
         print("In a fleet that counts each device makes its own keys: fedpohcs flower identity")
         return

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
+from fedpohcs.core.algorithms import method_name
 from fedpohcs.core.checks import check_kinds, require_not_negative, require_positive
 from fedpohcs.core.errors import UserError, require, require_known, shown
 from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
@@ -234,6 +235,9 @@ class ExperimentConfig:
     """Level of heterogeneity; every world names its own."""
     selector: str = "fedpohcs"
     """How the clients that train are chosen; see `fedpohcs list`."""
+    algorithm: str | None = None
+    """The bundle of settings from which this config was made, such as fedprox; see `fedpohcs list`. It names the run;
+    other settings say what is trained. None: the selector names the run."""
     rounds: int = 150
     seed: int = 0
     """Decides initial weights, candidate sets and every other draw."""
@@ -268,9 +272,8 @@ class ExperimentConfig:
 
     @property
     def method(self) -> str:
-        """The selector, with the server optimiser if the config names one: `fedavg+momentum`."""
-        optimiser = self.federation.server_optimiser
-        return self.selector if optimiser is None else f"{self.selector}+{optimiser}"
+        """The name of the run in tables and folders: `fedavg`, `fedavg+momentum`, `fedprox`."""
+        return method_name(self)
 
     @property
     def filter_weight(self) -> float:

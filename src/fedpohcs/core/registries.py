@@ -157,6 +157,18 @@ OPTIMISERS = Registry(
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
 
+ALGORITHMS = Registry(
+    "algorithm",
+    {
+        "ppo-clip": "fedpohcs.core.algorithms:PPO_CLIP",
+        "fedavgm": "fedpohcs.core.algorithms:FEDAVGM",
+        "fedadam": "fedpohcs.core.algorithms:FEDADAM",
+        "fedyogi": "fedpohcs.core.algorithms:FEDYOGI",
+        "fedexp": "fedpohcs.core.algorithms:FEDEXP",
+    },
+)
+"""Instances of `Algorithm`: named bundles of settings. A selector's name stands for the selector alone."""
+
 ATTACKS = Registry(
     "attack",
     {
@@ -183,6 +195,17 @@ PRESETS = Registry(
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",
         "tabular": "fedpohcs.core.presets:tabular",
+        "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
+        "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
+        "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",
+        "gym/MountainCar-v0": "fedpohcs.core.gym_presets:mountain_car",
+        "gym/MountainCarContinuous-v0": "fedpohcs.core.gym_presets:mountain_car_continuous",
+        "gym/LunarLander-v3": "fedpohcs.core.gym_presets:lunar_lander",
+        "gym/LunarLanderContinuous-v3": "fedpohcs.core.gym_presets:lunar_lander_continuous",
+        "gym/BipedalWalker-v3": "fedpohcs.core.gym_presets:bipedal_walker",
+        "gym/Hopper-v5": "fedpohcs.core.gym_presets:hopper",
+        "gym/Walker2d-v5": "fedpohcs.core.gym_presets:walker",
+        "gym/HalfCheetah-v5": "fedpohcs.core.gym_presets:half_cheetah",
     },
 )
 """Functions of level and selector that make an `ExperimentConfig`."""
@@ -222,6 +245,7 @@ REGISTRIES: dict[str, Registry] = {
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
     "optimisers": OPTIMISERS,
+    "algorithms": ALGORITHMS,
     "attacks": ATTACKS,
     "presets": PRESETS,
     "stored_types": STORED_TYPES,

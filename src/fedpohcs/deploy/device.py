@@ -35,7 +35,7 @@ def default_states() -> Path:
 def run_folder(states: Path, run: str, client: int) -> Path:
     """Folder for the state of one client in one run."""
     require(run.isalnum(), "run", run, "must be letters and digits")
-    return states / run / f"client-{client + 1}"
+    return states / run / f"client-{client}"
 
 
 def own_statistics(stored: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ def kept_statistics(folder: Path) -> dict[str, np.ndarray]:
 
 
 def find_kept(states: Path, client: int | None = None, run: str | None = None) -> Path:
-    """The newest policy that a client keeps; `client`, from 0, may be left out if the folder has one client alone."""
+    """The newest policy that a client keeps; `client` may be left out if the folder has one client alone."""
     found = {path: path.stat().st_mtime_ns for path in states.glob(f"{run or '*'}/client-*/{FILE}")}
     if client is not None:
         wanted = run_folder(states, "x", client).name

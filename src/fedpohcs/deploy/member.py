@@ -1,8 +1,6 @@
 """The node's side of private selection. Its process may end after any message, so keys and table are on disk."""
 
-import fcntl
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpohcs.core.files import make_private_folder, replace_file
+from fedpohcs.core.locks import FolderLock
 from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.client import Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
@@ -52,7 +51,7 @@ class Member:
             try:
                 reply = self.party.answer(message)
             except RefusedError as reason:
-                log.warning("client %d refuses a message of private selection: %s", self.party.client + 1, reason)
+                log.warning("client %d refuses a message of private selection: %s", self.party.client, reason)
                 return b""
             membership = self.party.state()
             assert membership is not None  # the first accepted message makes one
@@ -65,7 +64,7 @@ class Member:
         try:
             return self.party.ticket(value) if ticket else self.party.scalar(value)
         except RefusedError as reason:
-            log.warning("client %d sends no number: %s", self.party.client + 1, reason)
+            log.warning("client %d sends no number: %s", self.party.client, reason)
             return b""
 
     def _load(self) -> MemberState | None:
@@ -81,12 +80,8 @@ class Member:
     def _alone(self) -> Iterator[None]:
         """Lock the state, so that a late process cannot overwrite a newer state with an older one."""
         make_private_folder(self.folder)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with FolderLock(self.folder, wait=True):
             yield
-        finally:
-            os.close(descriptor)
 
 
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))

@@ -18,15 +18,15 @@ if TYPE_CHECKING:  # imported at run time only if selection is private
 
 
 def logical_client(context: Context) -> int:
-    """Index of the client of this node, from 0. `client-id` counts from 1, and `partition-id` of simulations from 0."""
+    """Id of the client of this node: `client-id`, or `partition-id` in a simulation."""
     given = context.node_config
     if "client-id" in given:
         number = given["client-id"]
-        require(type(number) is int and number > 0, "client-id", number, "must be a whole number from 1")
-        return int(number) - 1
+        require(type(number) is int and number >= 0, "client-id", number, "must be a whole number, 0 or more")
+        return int(number)
     if "partition-id" in given:
         return int(given["partition-id"])
-    raise UserError("client-id (=none) must be in the node config: flower-supernode --node-config 'client-id=1'.")
+    raise UserError("client-id (=none) must be in the node config: flower-supernode --node-config 'client-id=0'.")
 
 
 def state_folder(context: Context) -> Path:
@@ -73,7 +73,7 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     client, paths = logical_client(context), _key_files(context)
     if config.privacy == "none":
         remedy = "Take identity out of the node config if the server may see this client's tables."
-        require(paths is None, "privacy", config.privacy, f"is not enough for client {client + 1}", remedy)
+        require(paths is None, "privacy", config.privacy, f"is not enough for client {client}", remedy)
         return None
     from fedpohcs.deploy.keys import load_identity, load_members
     from fedpohcs.deploy.member import Member
@@ -81,7 +81,7 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     from fedpohcs.privacy.terms import run_parameters
 
     if paths is None:
-        needed = f"--node-config \"client-id={client + 1} identity='identity-{client + 1}' members='members'\""
+        needed = f"--node-config \"client-id={client} identity='identity-{client}' members='members'\""
         raise UserError(f"identity (=none) must be in the node config with privacy {config.privacy!r}: {needed}.")
     identity, members = paths
     known = load_members(members)
@@ -119,5 +119,5 @@ def _key_files(context: Context) -> tuple[Path, Path] | None:
         from fedpohcs.deploy.keys import Keys
 
         keys = Keys(Path(str(folder)))
-        return keys.identity(logical_client(context) + 1), keys.members
+        return keys.identity(logical_client(context)), keys.members
     return None

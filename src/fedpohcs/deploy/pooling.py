@@ -53,7 +53,7 @@ def pool_secretly(exchange: Exchange, clients: Iterable[int], size: int, least: 
     for _ in range(ATTEMPTS):  # a reply may be lost; another set of clients would reveal the difference
         missing = [client for client in cohort if not uploads.get(client)]
         uploads |= exchange(dict.fromkeys(missing, roster)) if missing else {}
-    missing = [client + 1 for client in cohort if not uploads.get(client)]
+    missing = [client for client in cohort if not uploads.get(client)]
     if missing:
         raise UserError(f"the clients {missing[:5]} did not add their filters to the sum.")
     try:
@@ -96,7 +96,7 @@ class PoolingMember:
             else:
                 pledge, reply = self._upload(pledge, message, round_number)
         except RefusedError as reason:
-            log.warning("client %d adds nothing to a sum of filters: %s", self.party.client + 1, reason)
+            log.warning("client %d adds nothing to a sum of filters: %s", self.party.client, reason)
             return b""
         make_private_folder(self.folder)
         replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, _stored(pledge))), mode=0o600)

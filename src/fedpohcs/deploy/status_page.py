@@ -125,10 +125,9 @@ def _dicts(given: Any) -> list[dict[str, Any]]:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    number = None if row["client"] is None else row["client"] + 1
     online = "yes" if row["online"] else "no"
     rest = [row[name] for name in ("version", "rounds_trained", "bad_replies")]
-    return [_text(cell) for cell in (number, row["node"], online, _moment(row["last_seen"]), *rest)]
+    return [_text(cell) for cell in (row["client"], row["node"], online, _moment(row["last_seen"]), *rest)]
 
 
 def _run_cells(run: dict[str, Any]) -> list[list[str]]:

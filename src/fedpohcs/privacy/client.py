@@ -89,7 +89,7 @@ class PrivateClient:
     def answer(self, data: bytes) -> bytes:
         """The reply to a message of the server. Raises `RefusedError`; then nothing must be sent."""
         message = parse(data)
-        demand(message.client == self.client, f"the message is for client {message.client + 1}")
+        demand(message.client == self.client, f"the message is for client {message.client}")
         answers = {
             Kind.HELLO: self._announce,
             Kind.ROSTER: self._join,
@@ -252,7 +252,7 @@ class PrivateClient:
             try:
                 agreed = self._secret.exchange(X25519PublicKey.from_public_bytes(self._peers[other]))
             except ValueError as error:  # a point of low order
-                raise RefusedError(f"the key of client {other + 1} is void") from error
+                raise RefusedError(f"the key of client {other} is void") from error
             self._pair_keys[other] = hmac.digest(b"fedpohcs pair" + self._session, agreed, "sha256")
         return self._pair_keys[other]
 

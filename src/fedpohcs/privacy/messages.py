@@ -60,7 +60,7 @@ def expect(data: bytes, kind: Kind, client: int, tag: bytes = bytes(8), attempt:
 def _name(header: Sequence[object]) -> str:
     kind, client, attempt, tag = header
     assert isinstance(kind, Kind) and isinstance(client, int) and isinstance(tag, bytes)
-    return f"{kind.name} of client {client + 1}, attempt {attempt}, context {tag.hex()}"
+    return f"{kind.name} of client {client}, attempt {attempt}, context {tag.hex()}"
 
 
 def pack_rows(layout: str, rows: Iterable[Sequence[object]]) -> bytes:

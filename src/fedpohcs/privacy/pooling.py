@@ -89,12 +89,12 @@ class PoolingClient:
         demand(not rest and ids == sorted(set(ids)), "the roster must list different clients in ascending order")
         demand(len(ids) >= self.least, f"the roster has only {len(ids)} clients of at least {self.least}")
         for client, key, signature in rows:
-            demand(client in self._members, f"client {client + 1} is not a member")
+            demand(client in self._members, f"client {client} is not a member")
             try:
                 member = Ed25519PublicKey.from_public_bytes(self._members[client])
                 member.verify(signature, _signed(self.name, client, key))
             except InvalidSignature as error:
-                raise RefusedError(f"the key of client {client + 1} is not signed by it") from error
+                raise RefusedError(f"the key of client {client} is not signed by it") from error
         return {client: key for client, key, _ in rows}
 
 
@@ -145,4 +145,4 @@ def _fixed_point(values: Sequence[float]) -> list[int]:
 
 
 def _listed(clients: Sequence[int]) -> str:
-    return ", ".join(str(client + 1) for client in clients)
+    return ", ".join(map(str, clients))

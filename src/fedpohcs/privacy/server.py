@@ -48,8 +48,8 @@ class Gathering:
 
     def take_upload(self, client: int, data: bytes) -> None:
         """Add an upload; refuse one of another client or attempt."""
-        demand(client in self._invitation.cohort, f"client {client + 1} is not in the cohort")
-        demand(client not in self.uploads, f"client {client + 1} has sent its upload already")
+        demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
+        demand(client not in self.uploads, f"client {client} has sent its upload already")
         payload = expect(data, Kind.UPLOAD, client, self._tag, self._invitation.attempt)
         if self._parameters.privacy == "he":
             from fedpohcs.privacy.homomorphic import check_upload
@@ -57,7 +57,7 @@ class Gathering:
             check_upload(payload, self._parameters.num_slots, self._public)
         else:
             wanted = masking.payload_bytes(self._parameters.num_slots)
-            demand(len(payload) == wanted, f"the upload of client {client + 1} has the wrong length")
+            demand(len(payload) == wanted, f"the upload of client {client} has the wrong length")
         self.uploads[client] = payload
 
     @property
@@ -78,7 +78,7 @@ class Gathering:
         return Message(Kind.TOTAL, client, self._invitation.attempt, self._tag, total).to_bytes()
 
     def take_score(self, client: int, data: bytes) -> None:
-        demand(client in self.uploads and client not in self.scores, f"no score of client {client + 1} is due")
+        demand(client in self.uploads and client not in self.scores, f"no score of client {client} is due")
         body = expect(data, Kind.SCORE, client, self._tag, self._invitation.attempt)
         self.scores[client] = read_score(body, self._parameters.config)
 

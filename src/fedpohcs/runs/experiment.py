@@ -11,7 +11,8 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
-from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
+from fedpohcs.core.processes import refuse_while_importing
+from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
@@ -130,6 +131,7 @@ class Training:
 
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
     """A new run of `config`, in memory."""
+    refuse_while_importing()
     check_names(config)
     return _new_training(config, make_clients)
 
@@ -165,6 +167,7 @@ def run_experiment(
         make_clients: makes the executor. By default, clients run in this process.
         elsewhere: the environments are on other machines, and may be unknown here.
     """
+    refuse_while_importing()
     check_names(config, elsewhere=elsewhere)
     _check_cadence(checkpoint_every)
     if out is None:
@@ -196,6 +199,7 @@ def resume_experiment(
         make_clients: makes the executor. By default, clients run in this process.
         elsewhere: the environments are on other machines, and may be unknown here.
     """
+    refuse_while_importing()
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config, elsewhere=elsewhere)
@@ -283,6 +287,8 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     If the environments are `elsewhere`, they may be unknown here: whoever knows them calls `check_acting`.
     """
     register_plugins()
+    if config.algorithm is not None:
+        require_known("algorithm", config.algorithm, ALGORITHMS)
     require_known("selector", config.selector, SELECTORS)
     selector = make_selector(config.selector)
     world = check_world(config)

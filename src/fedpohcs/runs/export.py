@@ -9,6 +9,8 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.runs.card import NAME as CARD
+from fedpohcs.runs.card import check_card, make_card
 from fedpohcs.runs.layout import FILTER_PREFIX
 from fedpohcs.runs.loading import read_config
 from fedpohcs.runs.onnx import to_onnx
@@ -16,7 +18,9 @@ from fedpohcs.runs.policy import Policy, from_arrays
 from fedpohcs.runs.stored import Stored, find_stored, require_filters, stored_arrays
 
 
-def export_policy(run: Path | str, path: Path, client: int | None = None, *, sample: bool = False) -> None:
+def export_policy(
+    run: Path | str, path: Path, client: int | None = None, *, sample: bool = False, card: bool = False
+) -> None:
     """Write a policy of a run to `path`, in the format that its ending names.
 
     Args:
@@ -24,17 +28,29 @@ def export_policy(run: Path | str, path: Path, client: int | None = None, *, sam
         path: ends in .npz for all clients, or in .onnx for one.
         client: whose filter becomes part of an ONNX graph, from 0; None: the filter of a client that never trained.
         sample: let an ONNX graph draw actions as in training; NumPy decides when it acts.
+        card: write a model card beside it, README.md.
     """
     check_output(path)
     stored = find_stored(run)
     arrays, about = read_policy(stored)
+    if card:
+        check_card(path)
     policy = usable_policy(str(stored), arrays, about)  # also before an .npz is written: nobody could use a bad one
-    if client is not None and path.suffix == ".onnx" and policy.default_filter is not None:
-        number = 0 if policy.filter_mean is None else len(policy.filter_mean)
-        remedy = "" if number else "Leave it out, or export on that device: fedpohcs flower export"
-        rule = f"must be from 1 to {number}" if number else "has no filter here: clients of a fleet keep their own"
-        require(client < number, "client", client + 1, rule, remedy)
+    if client is not None and path.suffix == ".onnx":
+        _check_client(client, policy)
     write_policy(path, arrays, policy, client, sample=sample)
+    if card:
+        text = make_card(stored, read_config(stored.run), about, path)
+        _write(path.with_name(CARD), lambda file: file.write(text.encode()))
+
+
+def _check_client(client: int, policy: Policy) -> None:
+    """Refuse a client that the run does not have, or whose filter it does not have."""
+    number = policy.about["num_clients"] if policy.filter_mean is None else len(policy.filter_mean)
+    require(0 <= client < number, "client", client, f"must be at least 0 and below {number}")
+    known = policy.filter_mean is not None or policy.default_filter is None
+    remedy = "Leave it out, or export on that device: fedpohcs flower export"
+    require(known, "client", client, "has no filter here: clients of a fleet keep their own", remedy)
 
 
 def write_policy(

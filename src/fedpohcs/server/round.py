@@ -128,7 +128,7 @@ def evaluate_held_out(
 def name_bad_replies(record: RoundRecord) -> None:
     """Log the clients whose replies broke a rule."""
     for bad in record.bad_replies:
-        log.warning("client %d, round %d: its answer to %s %s", bad.client + 1, record.round, bad.phase, bad.text)
+        log.warning("client %d, round %d: its answer to %s %s", bad.client, record.round, bad.phase, bad.text)
 
 
 def ask_question(round_number: int, selector: Selector, federation: FederationConfig, seed: int) -> Question:

@@ -1,7 +1,4 @@
-"""Checks of the values that selectors return. Selectors may be written by users; errors name them.
-
-In messages ids count from 0, as selectors see them, and clients from 1, as everywhere else.
-"""
+"""Checks of the values that selectors return. Selectors may be written by users; errors name them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
@@ -57,7 +54,7 @@ def _chosen(name: str, chosen: Any, question: Question) -> ClientIds:
     client = _ids(name, "chose", chosen)
     strangers = client[~np.isin(client, question.candidates)]
     if len(strangers):
-        remedy = "Choose ids of question.candidates, which count from 0."
+        remedy = "Choose ids of question.candidates."
         _refuse(name, f"chose id {strangers[0]}, which is not a candidate", remedy)
     if len(client) > question.num_selected:
         remedy = "Choose at most question.num_selected."
@@ -86,7 +83,7 @@ def _scores(name: str, scores: Any, candidates: ClientIds) -> dict[str, Vector]:
         infinite = np.isinf(checked[score])
         if infinite.any():
             value, client = checked[score][infinite][0], candidates[infinite][0]
-            text = f"gave client {client + 1} the score {score!r} {value}, which is not finite"
+            text = f"gave client {client} the score {score!r} {value}, which is not finite"
             _refuse(name, text, "Use NaN where a client has no score.")
     return checked
 
@@ -97,7 +94,7 @@ def _probability(name: str, values: Any, client: ClientIds) -> Vector | None:
     probability = _vector(name, "probability", values, client, "chosen")
     wrong = ~((probability > 0) & (probability <= 1))
     if wrong.any():
-        text = f"gave client {client[wrong][0] + 1} the probability {probability[wrong][0]}"
+        text = f"gave client {client[wrong][0]} the probability {probability[wrong][0]}"
         _refuse(name, text, "It must be above 0 and at most 1.")
     return probability
 
@@ -108,7 +105,7 @@ def _weight(name: str, values: Any, client: ClientIds) -> Vector | None:
     weight = _vector(name, "weight", values, client, "chosen")
     wrong = ~(np.isfinite(weight) & (weight >= 0))
     if wrong.any():
-        text = f"gave client {client[wrong][0] + 1} the weight {weight[wrong][0]}"
+        text = f"gave client {client[wrong][0]} the weight {weight[wrong][0]}"
         _refuse(name, text, "It must be finite and not below 0.")
     if len(weight) and not 0 < weight.sum() < np.inf:
         _refuse(name, f"gave weights whose sum is {weight.sum()}", "Their sum must be finite and above 0.")
