@@ -180,7 +180,8 @@ def test_the_aggregator_and_the_attack_of_the_how_to_work_together(example) -> N
 def test_the_example_of_a_metric_runs_in_the_clear_and_hidden_and_selects_by_it(example) -> None:
     module = example("own_metric")
     for privacy in ("none", "masked"):
-        assert module.main(["--privacy", privacy, "--rounds", "1", "--out", privacy]) == 0
+        shown = ["--protection.release", "scores"]
+        assert module.main(["--privacy", privacy, *shown, "--rounds", "1", "--out", privacy]) == 0
         run = load_run(Path(privacy))
         rows = run.clients["metric"] == "loss"
         loss = dict(zip(run.clients["client"][rows].tolist(), run.clients["value"][rows].tolist(), strict=True))

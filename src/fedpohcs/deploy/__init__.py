@@ -20,3 +20,16 @@ def require_no_held_out(config: ExperimentConfig) -> None:
     rule = "must be 0 on Flower: held-out clients are evaluated in the process that trains"
     number = config.federation.held_out_clients
     require(number == 0, "federation.held_out_clients", number, rule, "Use fedpohcs train.")
+
+
+def require_masked(config: ExperimentConfig) -> None:
+    """Refuse private selection that is safe in a simulation only."""
+    from fedpohcs.server.selection.base import asks_every_candidate
+    from fedpohcs.server.selection.checks import make_selector
+
+    rule = "is for simulations: a server that alters ciphertexts and sees who refuses finds the key of all clients"
+    require(config.privacy != "he", "privacy", config.privacy, rule, "Use masked.")
+    selector = make_selector(config.selector)
+    named = config.privacy != "none" and bool(selector.requires) and not asks_every_candidate(selector)
+    rule = "lets the server name the cohorts, which with privacy only a simulation does"
+    require(not named, "selector", config.selector, rule, "Use fedpohcs.")

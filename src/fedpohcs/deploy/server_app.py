@@ -54,7 +54,10 @@ def _run(grid: Grid, given: dict[str, Any]) -> None:
         members = load_members(path) if config.privacy != "none" else None
         owners = load_owners(path) if given["members"] else None
         eager = EagerGrid(grid)
-        return make_flower_executor(config, grid=eager, limits=limits, members=members, owners=owners, **rest)
+        plan = str(given["plan"]).encode()
+        return make_flower_executor(
+            config, grid=eager, limits=limits, members=members, owners=owners, plan=plan, **rest
+        )
 
     config, out = config_from_text(str(given["config"])), Path(str(given["out"]))
     if given["resume"]:

@@ -5,4 +5,6 @@ from fedpohcs.server.selection.base import Selector, by_score
 
 def power_of_choice() -> Selector:
     """The K candidates with the lowest return (Cho et al., 2022)."""
-    return by_score("loss", "mean_return", lambda question, metrics: {"loss": -metrics.column("mean_return")})
+    return by_score(
+        "loss", "mean_return", lambda question, metrics: {"loss": -metrics.column("mean_return")}, prefers="low"
+    )
