@@ -97,8 +97,11 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     plan = _checked_plan(context, config, known, paths.plan_key)
     identity = load_identity(paths.identity, client, known)
     party = PrivateClient(client, run_parameters(plan.config, plan.run), identity, known)
-    folder = session_folder(run_folder(state_folder(context), run, client), known)
-    return Member(party, folder, ledger_of(paths.identity))
+    folder, ledger = session_folder(run_folder(state_folder(context), run, client), known), ledger_of(paths.identity)
+    rule = "must be a file that this node can write: it was made with the identity"
+    remedy = "If it is lost, make a new identity, and a new list of members and a new plan with it."
+    require(os.access(ledger, os.R_OK | os.W_OK), "ledger", str(ledger), rule, remedy)
+    return Member(party, folder, ledger)
 
 
 def _checked_plan(context: Context, config: ExperimentConfig, members: Mapping[int, bytes], key: Path) -> "Plan":

@@ -137,6 +137,7 @@ class Cohorts:
         self.invited = NOBODY  # round and cohort that was invited before its selection
         self.excused: dict[int, int] = {}  # by client: round before which it is left out of sessions
         self.sessions = 0
+        self.admission = 0  # round from which a session is opened for clients that are outside the present one
 
     def cohort(self, round_number: int, asked: ClientIds) -> Cohort:
         """The clients to invite; `asked` where the server names them."""
@@ -150,18 +151,19 @@ class Cohorts:
     def open_session(self, round_number: int) -> None:
         """Open a session if a client is outside the present one, or a candidate of the round has left it.
 
-        Not if uploads of the present session have arrived. A run has few sessions, so one that failed is not repeated
-        at once.
+        Not if uploads of the present session have arrived. A run has few sessions, so clients outside wait the longer,
+        the more there have been.
         """
         present = self.wire.present(round_number)
         wanted = {n for n in present if self.excused.get(n, 0) <= round_number}
         needed = set(self.server.cohort(round_number)) if self.server.parameters.ask.drawn else set()
-        at_hand = wanted <= self.server.roster and needed <= self.server.ready & present
+        complete = wanted <= self.server.roster or round_number < self.admission
+        at_hand = complete and needed <= self.server.ready & present
         few = len(wanted) < self.server.parameters.config.min_cohort
         if at_hand or few or self.sessions >= MAX_SESSIONS or self.invited[0] == round_number:
             return
         self.wire.round = round_number
-        self.sessions += 1
+        self.admission, self.sessions = round_number + 2**self.sessions, self.sessions + 1
         try:
             self.server.open_session(wanted)
         except RefusedError as error:

@@ -100,6 +100,7 @@ class PrivateClient:
         self._sum: SecretSum | None = None
         self._session = b""
         self._table, self._number = EMPTY, math.nan
+        self._sketched: tuple[int, Vector] | None = None  # round and sketch
         self._policy, self._uniform = b"", system_uniform
 
     def prepare(
@@ -114,6 +115,7 @@ class PrivateClient:
         Noise comes from `uniform`; None: from the operating system.
         """
         self._policy, self._table, self._number = policy, table, number
+        self._sketched = None
         self._uniform = uniform or system_uniform
 
     def answer(self, data: bytes) -> bytes:
@@ -335,8 +337,12 @@ class PrivateClient:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)
 
     def _sketch(self, round_number: int) -> Vector:
-        parameters = self.parameters
-        return count_sketch(self._table, sketch_seed(parameters.run, round_number), parameters.num_slots)
+        """The sketch of the prepared table; the upload and the score need the same."""
+        if self._sketched is None or self._sketched[0] != round_number:
+            parameters = self.parameters
+            seed = sketch_seed(parameters.run, round_number)
+            self._sketched = round_number, count_sketch(self._table, seed, parameters.num_slots)
+        return self._sketched[1]
 
     def _member(self) -> Membership:
         if self._membership is None:
