@@ -9,10 +9,12 @@ COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header
 
 .PHONY: run test lint check mutants audit bench docs sbom pins clean
 
-run: .venv/installed  ## a small comparison: table, plot, report and a car at play in runs/demo
+run: .venv/installed  ## a small comparison: table, plot, report, and all cars under one policy, in runs/demo
 	$(BIN)/fedpohcs compare mountain-cars --selectors fedavg,power-of-choice,fedpohcs,gradient-sampling \
 		--seeds 0 --rounds 40 --out runs/demo --overwrite
-	$(BIN)/fedpohcs play runs/demo/medium/gradient-sampling/seed-0 --client 7 --episodes 3
+	$(BIN)/fedpohcs play runs/demo/medium/gradient-sampling/seed-0@0 \
+		--beside runs/demo/medium/gradient-sampling/seed-0@last -o runs/demo/cars.gif
+	@echo 'Open runs/demo/cars.gif: one policy for sixty different cars, before training and after 40 rounds.'
 	@echo 'The report in a browser, also while runs train: $(BIN)/fedpohcs watch runs/demo'
 
 test: .venv/installed-dev  ## the default test suite
@@ -56,7 +58,7 @@ pins:  ## renew the pinned requirements, with hashes that pip checks; needs uv
 		$(COMPILE) pyproject.toml --constraints requirements-dev.txt) > requirements.new \
 		&& mv requirements.new requirements.txt
 	(echo '# The docs extra, pinned beside requirements.txt. To renew: make pins'; \
-		echo 'mkdocs-material>=9.5,<10' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \
+		printf '%s\n' 'mkdocs-material>=9.5,<10' 'mkdocstrings[python]>=0.26,<2' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \
 		&& mv requirements.new requirements-docs.txt
 	(echo '# The sbom extra, pinned beside requirements.txt. To renew: make pins'; \
 		echo 'cyclonedx-bom>=7,<8' | $(COMPILE) - --constraints requirements-dev.txt) > requirements.new \

@@ -88,7 +88,7 @@ def run_fleet(nodes: int, rounds: int) -> dict[str, Any]:
         }
 
 
-LIAR = 2  # client, counted from 1
+LIAR = 1  # client
 LIE = """
 import sys
 
@@ -146,7 +146,7 @@ def run_hostile_fleet(nodes: int, rounds: int) -> dict[str, Any]:
             while run.poll() is None:
                 done = (out / "rounds.csv").read_text().count("\n") - 2 if (out / "rounds.csv").exists() else 0
                 if len(killed) < 2 and done >= rounds * (len(killed) + 1) // 4:
-                    killed.append(nodes - len(killed))
+                    killed.append(nodes - 1 - len(killed))
                     fleet.processes[f"client-{killed[-1]}"].kill()  # with -9; its children end with it
                 time.sleep(2)
         found = load_run(out)

@@ -4,16 +4,20 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
+import onnxruntime
 import pytest
 
+import fedpohcs
 from conftest import made_up_records
 from fedpohcs.cli import main
 from fedpohcs.core.config import (
@@ -34,11 +38,13 @@ from fedpohcs.runs import experiment
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.layout import CLIENT_COLUMNS, ROUND_COLUMNS, TIMING_COLUMNS
 from fedpohcs.runs.loading import load_run
+from fedpohcs.runs.policy import load_policy
 from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import make_world, world_levels
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
+from notebook import run_notebook
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -110,7 +116,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, registries: None):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    for name in [name for name in sys.modules if name.startswith("own_")]:
+    for name in [name for name in sys.modules if name.startswith(("own_", "newcomer"))]:
         monkeypatch.delitem(sys.modules, name)  # importing an example registers its names again
     return importlib.import_module
 
@@ -343,6 +349,53 @@ def test_the_example_of_a_network_acts_row_by_row_and_trains(example) -> None:
     returns = example("own_network").main(rounds=3, out=Path("run")).mean_returns
     assert load_run(Path("run")).complete
     assert returns[-1] > returns[0] + 1
+
+
+def test_the_newcomer_trains_exports_and_acts_without_jax(example, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "examples"))  # for the workers that play
+    module = example("newcomer")
+    returns, arrays, graph = module.main(Path("runs"))
+    assert max(returns) > returns[0] / 2  # the mean cost halves at least
+    observed = np.random.default_rng(0).uniform((5, -10), (35, 30), (20, 2)).astype(np.float32)
+    acted = load_policy(arrays).act(observed)
+    (action, *_) = onnxruntime.InferenceSession(graph).run(["action"], {"observation": observed})
+    np.testing.assert_allclose(action, acted, atol=1e-5)
+    code = f"""import sys; sys.modules["jax"] = None
+from pathlib import Path; import newcomer
+print(newcomer.act(Path({str(arrays)!r}), newcomer.make_room(3), client=3))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(module.act(arrays, module.make_room(3), client=3))
+    untrained = module.act(arrays, module.Room(leak=0.15))
+    assert untrained > returns[0]  # a room that never trained gains as well
+
+
+def test_the_tutorial_notebook_runs_and_its_text_belongs_to_its_code(
+    registries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cell, printed in run_notebook(json.loads(read(DOCS / "tutorial.ipynb")), "tutorial_notebook"):
+        stored = "".join(line for output in cell["outputs"] for line in output["text"])
+        assert bool(printed.strip()) == bool(stored.strip())
+        assert re.sub(r"[-+\d.]+", "#", printed).split()[:8] == re.sub(r"[-+\d.]+", "#", stored).split()[:8]
+    module = sys.modules["tutorial_notebook"]
+    monkeypatch.delitem(sys.modules, "tutorial_notebook")
+    assert module.history.mean_returns[-1] > module.history.mean_returns[0] / 2
+    assert Path("runs/tutorial/report.html").is_file()
+    assert Path("runs/tutorial/policy.onnx").is_file()
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    listed = {
+        name for page in (DOCS / "reference").glob("*.md") for name in re.findall(r"^::: (\S+)$", read(page), re.M)
+    }
+    assert [name for name in sorted(listed) if not exists(name)] == []
+    short = {name.rpartition(".")[2] for name in listed}
+    assert set(fedpohcs.__all__) - short == {"__version__"}
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    linked = re.findall(r": ([\w/-]+\.md)$", read(ROOT / "mkdocs.yml"), flags=re.MULTILINE)
+    pages = [page.relative_to(DOCS).as_posix() for page in PAGES] + ["tutorial.md"]  # made of the notebook
+    assert sorted(linked) == sorted(pages)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)

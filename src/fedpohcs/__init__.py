@@ -10,6 +10,7 @@ from fedpohcs.core.moved import redirect_old_names
 from fedpohcs.core.version import __version__
 
 if TYPE_CHECKING:
+    from fedpohcs.core.algorithms import Algorithm
     from fedpohcs.core.config import (
         AttackConfig,
         DefenceConfig,
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from fedpohcs.core.errors import UserError
     from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
     from fedpohcs.core.presets import preset
-    from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, OPTIMISERS, PRESETS, SELECTORS, WORLDS
+    from fedpohcs.core.registries import (
+        AGGREGATORS,
+        ALGORITHMS,
+        ATTACKS,
+        LEARNERS,
+        METRICS,
+        OPTIMISERS,
+        PRESETS,
+        SELECTORS,
+        WORLDS,
+    )
     from fedpohcs.core.scenario import WorldConfig
     from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
     from fedpohcs.core.toml import read_toml, to_toml
@@ -44,6 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGGREGATORS",
+    "ALGORITHMS",
     "ATTACKS",
     "LEARNERS",
     "METRICS",
@@ -52,6 +64,7 @@ __all__ = [
     "SELECTORS",
     "WORLDS",
     "Aggregator",
+    "Algorithm",
     "Attack",
     "AttackConfig",
     "AttackContext",
@@ -100,12 +113,13 @@ __all__ = [
 __getattr__ = importer(
     __name__,
     {
+        "core.algorithms": "Algorithm",
         "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig ProtectionConfig "
         "ServerOptimiserConfig",
         "core.errors": "UserError",
         "core.learning": "DQNConfig LearningConfig PPOConfig",
         "core.presets": "preset",
-        "core.registries": "AGGREGATORS ATTACKS LEARNERS METRICS OPTIMISERS PRESETS SELECTORS WORLDS",
+        "core.registries": "AGGREGATORS ALGORITHMS ATTACKS LEARNERS METRICS OPTIMISERS PRESETS SELECTORS WORLDS",
         "core.scenario": "WorldConfig",
         "core.spaces": "ContinuousActions DiscreteActions",
         "core.toml": "read_toml to_toml",

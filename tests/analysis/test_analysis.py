@@ -1,18 +1,22 @@
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import MakeRun
+from conftest import MakeRun, made_up_records
 from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
-from fedpohcs.analysis.groups import Group, group_runs, load_groups
+from fedpohcs.analysis.groups import Group, by_level, group_runs, load_groups
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.learning import PPOConfig
+from fedpohcs.core.presets import preset
+from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.loading import Run, load_run
+from fedpohcs.worlds.gym import GymConfig
 
 RETURN_AT_0 = -5.5  # minus the mean of the ids 0..11
 
@@ -41,6 +45,32 @@ def test_groups_of_one_selector_are_named_by_the_settings_in_which_they_differ(m
     ]
 
 
+def test_environments_are_worlds_and_not_schemes_of_one_world(tmp_path: Path) -> None:
+    for env in ("CartPole-v1", "Acrobot-v1"):
+        for selector in ("fedavg", "fedpohcs"):
+            config = replace(preset("gym", selector=selector), scenario=GymConfig(env=env), rounds=2)
+            folder = RunFolder.create(tmp_path / f"{env}-{selector}", config)
+            for record in made_up_records(config):
+                folder.append(record)
+    groups = load_groups([tmp_path])
+    assert {group.label for group in groups} == {"fedavg", "fedpohcs"}
+    assert list(by_level(groups)) == [("gym (Acrobot-v1)", "own"), ("gym (CartPole-v1)", "own")]
+    assert len(return_by_round(groups).axes) == 2
+    assert tables.statistics_tables(groups)[0].title == "gym (Acrobot-v1), own heterogeneity, 1 seed"
+
+
+def test_settings_of_a_world_that_all_runs_share_are_not_part_of_its_name(make_run: MakeRun, tmp_path: Path) -> None:
+    traffic = preset("hongkong")
+    for number, horizon in enumerate((100, 100, 200)):
+        config = replace(traffic, scenario=replace(traffic.scenario, horizon=horizon), seed=number, rounds=1)
+        folder = RunFolder.create(tmp_path / str(number), config)
+        for record in made_up_records(config):
+            folder.append(record)
+    assert [group.place for group in load_groups([tmp_path / "0", tmp_path / "1"])] == ["hongkong"]
+    places = {group.place: len(group.runs) for group in load_groups([tmp_path])}
+    assert places == {"hongkong (horizon=100)": 2, "hongkong (horizon=200)": 1}
+
+
 def test_the_same_experiment_given_twice_is_refused(make_run: MakeRun) -> None:
     runs = [load_run(make_run(name, rounds=1)) for name in ("one", "other")]
     with pytest.raises(UserError, match="repeats"):
@@ -64,8 +94,8 @@ def test_statistics_of_a_straight_line(make_run: MakeRun) -> None:
     assert statistics["mean return, rounds 91-100"] == pytest.approx(95.5 + RETURN_AT_0)
     assert statistics["mean return, last 10 rounds"] == pytest.approx(95.5 + RETURN_AT_0)
     assert statistics["sd of round-to-round change after round 20"] == pytest.approx(0)
-    assert statistics["selection share of clients 1-3"] == 1  # of five groups: 3, 3, 2, 2, 2
-    assert statistics["selection share of clients 4-6"] == 0
+    assert statistics["selection share of clients 0-2"] == 1  # of five groups: 3, 3, 2, 2, 2
+    assert statistics["selection share of clients 3-5"] == 0
 
 
 def test_statistics_tell_how_evenly_clients_are_served(make_run: MakeRun) -> None:
@@ -127,8 +157,8 @@ def test_selection_shares_count_ids_from_one(make_run: MakeRun) -> None:
     federation = FederationConfig(num_clients=60, num_candidates=18, num_selected=12)
     run = load_run(make_run(rounds=2, federation=federation))
     statistics = tables.run_statistics(run, scope_of(run))
-    assert statistics["selection share of clients 1-10"] == pytest.approx(10 / 12)
-    assert statistics["selection share of clients 11-20"] == pytest.approx(2 / 12)
+    assert statistics["selection share of clients 0-9"] == pytest.approx(10 / 12)
+    assert statistics["selection share of clients 10-19"] == pytest.approx(2 / 12)
 
 
 def test_differences_are_paired_by_seed(groups: list[Group]) -> None:
@@ -246,7 +276,7 @@ def test_participation_shows_selections_a_round_and_final_returns(groups: list[G
     bars = [patch.get_height() for patch in axes[0].patches]
     assert bars == [1, 1, 1] + [0] * 9
     points = next(axis for axis in axes[2:] if axis.collections).collections[0].get_offsets()
-    np.testing.assert_allclose(points, np.column_stack([np.arange(1, 13), 35.5 + 1 - np.arange(12)]))
+    np.testing.assert_allclose(points, np.column_stack([np.arange(12), 35.5 + 1 - np.arange(12)]))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

@@ -21,7 +21,7 @@ from fedpohcs.runs.loading import read_config
 
 pytestmark = pytest.mark.skipif(browser.CHROMIUM is None, reason="needs Chromium; on Debian: apt install chromium")
 
-FIGURES = ("curves", "selection", "returns", "scores", "client", "client-score", "seconds", "bytes")
+FIGURES = ("curves", "selection", "returns", "scores", "client", "client-score", "seconds")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,50 @@ def test_every_chart_is_drawn_with_labelled_axes(page: Page, report: str) -> Non
     assert count(page, "#forests figure") >= 6
     assert count(page, "#tables table tbody tr") > 10
     assert '"num_candidates": 6' in page.run("byId('configs').textContent")
+
+
+def test_the_page_begins_with_what_the_runs_show_and_leads_to_each_world(page: Page, report: str) -> None:
+    page.open(report)
+    assert page.run("document.querySelector('#findings').compareDocumentPosition(byId('controls')) & 4") == 4  # before
+    titles = page.run("[...document.querySelectorAll('.finding h3')].map((it) => it.textContent)")
+    assert titles == ["tabular, high", "tabular, low"]
+    first = page.run("document.querySelector('.finding p').textContent")
+    assert first == "power-of-choice ends highest, with a mean return of 26.5 [26.0, 27.0] over rounds 6-15 (2 seeds)."
+    page.run("document.querySelectorAll('.finding button')[1].click()")
+    assert page.run("byId('level').value") == "tabular, low"
+    assert "low heterogeneity" in page.run("byId('tables').textContent").lower()
+
+
+def test_inside_one_run_opens_on_the_best_run_of_the_level(page: Page, report: str) -> None:
+    page.open(report)
+    assert page.run("[byId('run-scheme').value, byId('run-seed').value]") == ["power-of-choice", "1"]
+    choose(page, "run-scheme", "fedavg")
+    assert page.run("[byId('run-scheme').value, byId('run-seed').value]") == ["fedavg", "0"]
+    choose(page, "level", "tabular, low")
+    assert page.run("[byId('run-scheme').value, byId('run-seed').value]") == ["power-of-choice", "1"]
+
+
+def test_axes_have_units_and_labels_that_differ(page: Page, report: str) -> None:
+    page.open(report)
+    assert "of messages are not recorded" in page.run("byId('fig-bytes').textContent")  # made-up runs have no policy
+    assert "seconds per round" in page.run("document.querySelector('#fig-seconds svg').textContent")
+    for clock, label in (("minutes", "time without evaluation (minutes)"), ("rounds", "round")):
+        choose(page, "clock", clock)
+        assert label in page.run("document.querySelector('#fig-curves svg').textContent")
+    assert page.run("tickLabels([0, 2e-7, 4e-7])") == ["0.0e+0", "2.0e\u22127", "4.0e\u22127"]
+    assert page.run("tickLabels([0, 0.00005, 0.0001])") == ["0.00000", "0.00005", "0.00010"]
+    repeated = page.run("""[...document.querySelectorAll('svg.chart')].filter((chart) => {
+      const labels = [...chart.querySelectorAll("text[text-anchor=middle]")].map((it) => it.textContent);
+      return new Set(labels).size < labels.length;
+    }).length""")
+    assert repeated == 0
+
+
+def test_small_messages_are_shown_in_a_unit_that_fits(page: Page, report: str) -> None:
+    page.open(report)
+    page.run("{ for (const group of panel().groups) group.bytes = { measure: 120, train: 4800 }; draw(); }")
+    text = page.run("document.querySelector('#fig-bytes svg').textContent")
+    assert "4.92 kilobytes per round" in text
 
 
 def test_the_curve_shows_the_numbers_of_the_runs(page: Page, report: str) -> None:
@@ -152,9 +196,9 @@ def test_charts_can_be_walked_with_the_keyboard(page: Page, report: str) -> None
     assert page.run("document.querySelector('#fig-curves .readout').textContent").startswith("round 14: fedavg 9.00")
     page.run("document.querySelector('#fig-selection svg').focus()")
     page.press("ArrowUp")
-    assert page.run("document.querySelector('#fig-selection .readout').textContent") == "round 15, client 2: selected"
+    assert page.run("document.querySelector('#fig-selection .readout').textContent") == "round 15, client 1: selected"
     page.press("Enter")
-    assert "Return of client 2" in page.run("byId('fig-client').textContent")
+    assert "Return of client 1" in page.run("byId('fig-client').textContent")
     assert page.run("document.activeElement.closest('figure').id") == "fig-selection"
 
 

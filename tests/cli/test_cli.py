@@ -14,8 +14,10 @@ from conftest import MakeRun, made_up_records
 from fedpohcs.cli import main
 from fedpohcs.cli.program import COMMANDS
 from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
+from fedpohcs.core.algorithms import Algorithm
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import ALGORITHMS
 from fedpohcs.runs import experiment
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.loading import load_run, read_config
@@ -133,6 +135,11 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "tabular", "--out"], "--out"),
         (["compare", "tabular"], "--out"),
         (["compare", "tabular", "--out", "x", "--selectors", "fedavg,fedprox"], "selector (='fedprox')"),
+        (["compare", "tabular", "--out", "x", "--selectors", "fedavg,fedavgm"], "selector (='fedavgm')"),
+        (["compare", "tabular", "--out", "x", "--algorithms", "fedavg,fedavg"], "different names"),
+        (["compare", "tabular", "--out", "x", "--algorithms", "fedadm"], "Did you mean 'fedadam'"),
+        (["train", "tabular", "--algorithm", "fedadm"], "Did you mean 'fedadam'"),
+        (["train", "tabular", "--selector", "fedavgm"], "selector (='fedavgm')"),
         (["compare", "tabular", "--out", "x", "--selectors", "fedavg,"], "joined by commas"),
         (["compare", "tabular", "--out", "x", "--selectors", "fedavg+momntum"], "momentum"),
         (["compare", "tabular", "--out", "x", "--seeds", "3-1"], "ranges such as 10-12"),
@@ -223,7 +230,7 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert main(["train", "tabular", "--rounds", "25"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round")]
     assert [line.split()[1] for line in lines] == ["0/25", "10/25", "20/25", "25/25"]
-    assert "mean return 19.5  worst 14.0 (client 12)" in lines[-1]
+    assert "mean return 19.5  worst 14.0 (client 11)" in lines[-1]
 
 
 COMPARE = [
@@ -261,6 +268,20 @@ def test_compare_takes_selectors_with_a_server_optimiser_and_ranges_of_seeds(
     ]
     assert load_run(Path("cmp/medium/fedavg+momentum/seed-11")).config == quick_runs[-1]
     assert "fedavg+momentum" in capsys.readouterr().out.split("difference to fedavg")[1]  # a column of its own
+
+
+def test_compare_names_runs_folders_and_groups_by_algorithm(
+    quick_runs: list[ExperimentConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ALGORITHMS.entries, "mine", Algorithm("Mine.", {"learner": {"learning_rate": 0.01}}))
+    options = ["--algorithms", "fedavg,fedavgm,mine+full", "--seeds", "0", "--rounds", "12", "--jobs", "1"]
+    assert main(["compare", "tabular", *options, "--learner.critic-epochs", "1", "--out", "cmp"]) == 0
+    assert [config.method for config in quick_runs] == ["fedavg", "fedavgm", "mine+full"]
+    assert [config.algorithm for config in quick_runs] == [None, "fedavgm", "mine"]
+    assert [config.learner.learning_rate for config in quick_runs] == [0.1, 0.1, 0.01]
+    assert {config.learner.critic_epochs for config in quick_runs} == {1}
+    assert load_run(Path("cmp/medium/mine+full/seed-0")).config == quick_runs[-1]
+    assert "mine+full" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", [["--selector", "fedavg+adam"], ["--selector=fedavg+adam"]])

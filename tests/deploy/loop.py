@@ -67,9 +67,9 @@ class AppGrid:
 def node_config(client: int, states: Path, keys: Keys | None = None) -> dict[str, Any]:
     """What the node of a client is started with."""
     if keys is None:
-        return {"client-id": client + 1, "state-dir": str(states)}
-    paths = {"identity": keys.identity(client + 1), "members": keys.members, "plan-key": keys.operator_public}
-    return {"client-id": client + 1, "state-dir": str(states), **{name: str(path) for name, path in paths.items()}}
+        return {"client-id": client, "state-dir": str(states)}
+    paths = {"identity": keys.identity(client), "members": keys.members, "plan-key": keys.operator_public}
+    return {"client-id": client, "state-dir": str(states), **{name: str(path) for name, path in paths.items()}}
 
 
 def give_plan(grid: "LoopGrid", config: ExperimentConfig, keys: Keys) -> bytes:
@@ -92,4 +92,4 @@ class LoopGrid(AppGrid):
         super().__init__(own_app, nodes, {"config": config_text(config)})
 
     def node_of(self, client: int) -> int:
-        return next(node for node, given in self.node_configs.items() if given["client-id"] == client + 1)
+        return next(node for node, given in self.node_configs.items() if given["client-id"] == client)

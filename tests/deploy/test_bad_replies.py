@@ -117,7 +117,7 @@ def test_a_bad_reply_is_left_out_and_named_and_the_run_goes_on(
         (client, "train", case.rule, named) for client in blamed
     ]
     for client in blamed:
-        assert any(f"client {client + 1}, round 1: its answer to train" in line for line in caplog.messages)
+        assert any(f"client {client}, round 1: its answer to train" in line for line in caplog.messages)
     following = bench.round(sound_replies(bench.template, K, seed=99))
     assert following.round == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.state.params))

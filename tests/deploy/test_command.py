@@ -71,7 +71,7 @@ NODE = ("--superlink", "s:1", "--client-id", "1")
         (["app", "tabular", "--members", "m"], "cannot be read: No such file or directory"),
         (["run", "tabular", "--privacy", "masked", "--selector", "potential-only"], "Use fedpohcs or"),
         (["run", "tabular", "--port", "70000"], "port (=70000) must be at least 0 and below 65536"),
-        (["node", "--superlink", "s:1", "--client-id", "0", "--insecure"], "client-id (=0) must be at least 1"),
+        (["node", "--superlink", "s:1", "--client-id", "-1", "--insecure"], "client-id (=-1) must be at least 0"),
         (["node", "--superlink", "s:1", "--client-id", "1"], "root-certificates (=None) must be given, or --insecure"),
         (
             ["node", *NODE, "--insecure", "--identity", "i", "--members", "m"],
@@ -138,7 +138,7 @@ def test_resume_submits_the_stored_run_with_the_clients_states(
     assert config_from_text(settings["config"]) == replace(preset("tabular"), rounds=7, seed=5)
 
 
-SECRETS = ("server.key", "client-1", "client-2", "identity-1", "identity-2")
+SECRETS = ("server.key", "client-0", "client-1", "identity-0", "identity-1")
 
 
 def test_keys_are_for_their_owner_alone_and_never_overwritten(
@@ -147,8 +147,8 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(
     pytest.importorskip("flwr")
     folder = tmp_path / "keys"
     assert main(["flower", "keys", str(folder), "--test-fleet", "--clients", "2"]) == 0
-    names = {"ca.pem", "server.pem", "server.key", "client-1", "client-1.pub", "client-2", "client-2.pub"}
-    names |= {"identity-1", "identity-2", "members", "identity-1.ledger", "identity-2.ledger"}
+    names = {"ca.pem", "server.pem", "server.key", "client-0", "client-0.pub", "client-1", "client-1.pub"}
+    names |= {"identity-0", "identity-1", "members", "identity-0.ledger", "identity-1.ledger"}
     names |= {"operator", "operator.pub"}
     assert {path.name for path in folder.iterdir()} == names
     assert {(folder / name).stat().st_mode & 0o777 for name in SECRETS} == {0o600}
@@ -193,11 +193,11 @@ def test_an_app_takes_a_list_of_members_only_if_all_nodes_are_registered(
     from fedpohcs.deploy.members import load_owners, read_members, read_public, write_members
 
     path, arguments = tmp_path / "members", ["flower", "app", "tabular", "--clients", "2", "--app", str(tmp_path)]
-    devices = {client: read_public(make_device(tmp_path / f"{client}") / "public") for client in (1, 2)}
-    write_members(path, devices | {1: replace(devices[1], node_id=2**63 + 5)})
+    devices = {client: read_public(make_device(tmp_path / f"{client}") / "public") for client in (0, 1)}
+    write_members(path, devices | {0: replace(devices[0], node_id=2**63 + 5)})
     assert main([*arguments, "--members", str(path)]) == 2
-    assert "must have the nodes of the clients 1 to 2" in capsys.readouterr().err
-    write_members(path, read_members(path) | {2: replace(devices[2], node_id=7)})
+    assert "must have the nodes of the clients 0 to 1" in capsys.readouterr().err
+    write_members(path, read_members(path) | {1: replace(devices[1], node_id=7)})
     assert load_owners(path) == {0: 2**63 + 5, 1: 7}
     assert main([*arguments, "--members", str(path)]) == 0
 
@@ -224,7 +224,7 @@ def test_a_device_makes_its_own_keys_and_only_public_ones_leave_it(
     found = set(re.findall("SHA256:[^,\\s]+", capsys.readouterr().out))
     assert len(found) == 2 and found == set(re.findall("SHA256:[^,\\s]+", shown))
     known = load_members(members)
-    assert load_identity(device / "identity", 6, known).public_key().public_bytes_raw() == known[6]
+    assert load_identity(device / "identity", 7, known).public_key().public_bytes_raw() == known[7]
     assert main(["flower", "members", "remove", str(members), "--client-id", "7"]) == 0
     assert load_members(members) == {}
 
@@ -237,14 +237,14 @@ def test_a_client_is_listed_once_and_no_key_twice(tmp_path: Path, capsys: pytest
         public = str(device / "public")
         return main(["flower", "members", "add", str(members), "--client-id", str(client), "--public", public])
 
-    assert add(1, one) == 0
+    assert add(0, one) == 0
     before = members.read_bytes()
-    assert [add(1, two), add(2, one), add(0, two)] == [2, 2, 2]
+    assert [add(0, two), add(1, one), add(-1, two)] == [2, 2, 2]
     errors = capsys.readouterr().err
-    assert "client-id (=1) is in the list already" in errors
-    assert "has a key of client 1" in errors
+    assert "client-id (=0) is in the list already" in errors
+    assert "has a key of client 0" in errors
     assert members.read_bytes() == before
-    assert add(2, two) == 0
+    assert add(1, two) == 0
     capsys.readouterr()
     assert main(["flower", "members", "list", str(members)]) == 0
     assert capsys.readouterr().out.count("not registered") == 2

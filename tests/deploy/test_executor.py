@@ -279,23 +279,23 @@ def test_empty_rounds_keep_the_policy_and_end_the_run_after_five(config: Experim
 
 def test_two_nodes_with_one_client_id_are_refused_by_name(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(config, states)
-    grid.node_configs[grid.node_of(3)] = {"client-id": 2}
-    with pytest.raises(UserError, match=r"only 3 of 4 clients came .* client-id \(=2\) belongs to node"):
+    grid.node_configs[grid.node_of(3)] = {"client-id": 1}
+    with pytest.raises(UserError, match=r"only 3 of 4 clients came .* client-id \(=1\) belongs to node"):
         training_on(grid, config)
 
 
 def test_the_id_of_an_absent_client_cannot_be_taken(config: ExperimentConfig, states: Path) -> None:
-    """Node 900 is registered for no client, and the node of client 2 claims to be client 4."""
+    """Node 900 is registered for no client, and the node of client 1 claims to be client 3."""
     grid = LoopGrid(config, states, clients=[0, 1, 2])
     owners = {client: grid.node_of(client) for client in range(3)} | {3: 55}
     grid.node_configs[900] = node_config(3, states)
-    with pytest.raises(UserError, match=r"only 3 of 4 .* client-id \(=4\) belongs to node 55 in the list of members"):
+    with pytest.raises(UserError, match=r"only 3 of 4 .* client-id \(=3\) belongs to node 55 in the list of members"):
         FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
     grid.node_configs[grid.node_of(1)] = node_config(3, states)
     with pytest.raises(UserError, match="only 2 of 4"):
         FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
     del owners[3]
-    with pytest.raises(UserError, match=r"client-id \(=4\) belongs to no node in the list of members"):
+    with pytest.raises(UserError, match=r"client-id \(=3\) belongs to no node in the list of members"):
         FlowerExecutor(config, grid=grid, limits=SHORT, owners=owners)
 
 
@@ -308,14 +308,14 @@ def test_the_owner_of_a_client_id_is_taken(config: ExperimentConfig, states: Pat
 def test_a_node_without_a_client_id_is_told_how_to_get_one(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(config, states)
     grid.node_configs[grid.node_of(3)] = {}
-    with pytest.raises(UserError, match="flower-supernode --node-config 'client-id=1'"):
+    with pytest.raises(UserError, match="flower-supernode --node-config 'client-id=0'"):
         training_on(grid, config)
 
 
 def test_a_client_id_beyond_the_population_is_refused(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(config, states)
-    grid.node_configs[grid.node_of(3)] = {"client-id": 9}
-    with pytest.raises(UserError, match=r"client-id \(=9\) must lie between 1 and num_clients \(=4\)"):
+    grid.node_configs[grid.node_of(3)] = {"client-id": 4}
+    with pytest.raises(UserError, match=r"client-id \(=4\) must be at least 0 and below num_clients \(=4\)"):
         training_on(grid, config)
 
 
@@ -343,7 +343,7 @@ def test_fewer_candidates_than_wanted_are_all_selected(selector: str, config: Ex
     grid = LoopGrid(config, states)
     rounds = training_on(grid, config).remaining_rounds()
     next(rounds)
-    grid.node_configs = {grid.node_of(1): {"client-id": 2}}
+    grid.node_configs = {grid.node_of(1): {"client-id": 1}}
     assert list(rounds)[-1].selection.client.tolist() == [1]
 
 

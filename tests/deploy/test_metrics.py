@@ -63,6 +63,8 @@ def test_every_metric_is_measured_over_messages_as_in_one_process(
             *NUMBERS,
             "gradient_scale",
             "return_gradient",
+            "episode_return",
+            "update_norm",
             "length",
             "pairs",
         }
@@ -170,4 +172,4 @@ def test_a_metric_that_fails_on_a_node_is_an_error_reply_that_names_it(
     record = next(training_on(LoopGrid(config, states), config).remaining_rounds())
     assert {bad.rule for bad in record.bad_replies} == {"error"}
     for bad in record.bad_replies:
-        assert f"metric (='own') failed for client {bad.client + 1}: RuntimeError: the sensor is gone" in bad.text
+        assert f"metric (='own') failed for client {bad.client}: RuntimeError: the sensor is gone" in bad.text

@@ -173,7 +173,7 @@ def test_the_operator_signs_a_plan_and_the_server_writes_an_app_for_it(
         (["--privacy", "none"], "privacy (='none') needs no plan"),
         (["--privacy", "he"], "privacy (='he') is for simulations"),
         (["--privacy", "masked", "--days", "0"], "days (=0) must be at least 1"),
-        (["--privacy", "masked", "--clients", "5"], "must list the clients 1 to 5"),
+        (["--privacy", "masked", "--clients", "5"], "must list the clients 0 to 4"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(

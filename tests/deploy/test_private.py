@@ -181,7 +181,7 @@ def test_a_round_with_a_lost_candidate_selects_at_random_and_the_next_one_goes_o
     gone = 2
     next(rounds)
     grid.fault = lambda question, answer: None if question.metadata.dst_node_id == grid.node_of(gone) else answer
-    with pytest.warns(UserWarning, match="round 1 has no private selection.*lost before the choice: client 3"):
+    with pytest.warns(UserWarning, match="round 1 has no private selection.*lost before the choice: client 2"):
         assert len(next(rounds).selection.client) == 3
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -207,7 +207,7 @@ def test_an_altered_upload_makes_everyone_refuse_and_the_choice_random(
     grid.fault = alter
     rounds = training_on(grid, config, keys).remaining_rounds()
     next(rounds)
-    with pytest.warns(UserWarning, match="every candidate refused the total.*client 2 refused; its log says why"):
+    with pytest.warns(UserWarning, match="every candidate refused the total.*client 1 refused; its log says why"):
         record = next(rounds)
     assert np.isnan(record.selection.scores["selection_metric"]).all()
     assert len(record.selection.client) == 3
@@ -241,7 +241,7 @@ def test_a_client_that_lost_its_keys_is_left_out_and_later_taken_into_a_new_sess
     grid = LoopGrid(config, states, keys=keys)
     rounds = training_on(grid, config, keys).remaining_rounds()
     next(rounds)
-    for path in states.glob(f"*/client-2/*/{FILE}"):
+    for path in states.glob(f"*/client-1/*/{FILE}"):
         path.unlink()
     with pytest.warns(UserWarning, match="round 1 has no private selection"):
         next(rounds)
@@ -311,15 +311,15 @@ def test_a_node_with_a_strange_identity_is_refused(
 ) -> None:
     grid = LoopGrid(config, states, keys=keys)
     stranger = make_keys(tmp_path / "stranger", 6, ["localhost"])
-    grid.node_configs[grid.node_of(4)]["identity"] = str(stranger.identity(5))
-    with pytest.raises(UserError, match="is not the key of client 5 in the list of members"):
+    grid.node_configs[grid.node_of(4)]["identity"] = str(stranger.identity(4))
+    with pytest.raises(UserError, match="is not the key of client 4 in the list of members"):
         training_on(grid, config, keys)
 
 
 def test_a_server_cannot_put_its_own_client_into_a_session(
     config: ExperimentConfig, keys: Keys, states: Path, tmp_path: Path
 ) -> None:
-    """It has another list of members, with a key of its own making for client 5; the others do not join."""
+    """It has another list of members, with a key of its own making for client 4; the others do not join."""
     forged = make_keys(tmp_path / "forged", 6, ["localhost"])
     mixed = tmp_path / "mixed"
     shutil.copytree(keys.folder, mixed)
@@ -327,7 +327,7 @@ def test_a_server_cannot_put_its_own_client_into_a_session(
     lines[4] = forged.members.read_text().splitlines()[4]
     (mixed / "members").write_text("\n".join(lines))
     grid = LoopGrid(config, states, keys=keys)
-    grid.node_configs[grid.node_of(4)] |= {"identity": str(forged.identity(5)), "members": str(mixed / "members")}
+    grid.node_configs[grid.node_of(4)] |= {"identity": str(forged.identity(4)), "members": str(mixed / "members")}
     with pytest.raises(UserError, match="the plan has another list of members"):
         training_on(grid, config, Keys(mixed))
     # A server that lets the others have the plan of the honest list has no use for its own client.
@@ -344,7 +344,7 @@ def test_a_node_with_an_identity_takes_part_in_private_runs_only(
         training_on(LoopGrid(config, states, keys=keys), config, keys)
 
 
-BAD_LISTS = ["1 ssh-ed25519 AAAA", "0 {key}", "-1 {key}", "1 {key}\n1 {key}", "{key}", "one {key}", "9999999999 {key}"]
+BAD_LISTS = ["1 ssh-ed25519 AAAA", "-1 {key}", "1 {key}\n1 {key}", "{key}", "one {key}", "9999999999 {key}"]
 
 
 @pytest.mark.parametrize("text", ["", *BAD_LISTS])
@@ -363,4 +363,4 @@ def test_a_list_of_members_that_cannot_be_right_is_refused(text: str, keys: Keys
 
 def test_an_identity_of_another_kind_is_refused(keys: Keys) -> None:
     with pytest.raises(UserError, match="must be an Ed25519 key in OpenSSH's format"):
-        load_identity(keys.node_key(1), 0, load_members(keys.members))
+        load_identity(keys.node_key(0), 0, load_members(keys.members))

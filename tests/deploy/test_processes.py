@@ -114,7 +114,7 @@ def start_strangers(fleet: LocalFleet, folder: Path) -> dict[str, subprocess.Pop
     assert fleet.keys is not None
     program = [find_program("flower-supernode"), "--superlink", f"127.0.0.1:{fleet.port}", "--host", "127.0.0.1"]
     program += ["--isolation", "process"]
-    program += ["--node-config", "client-id=2", "--auth-supernode-private-key", str(others.node_key(1))]
+    program += ["--node-config", "client-id=1", "--auth-supernode-private-key", str(others.node_key(0))]
     authorities = {"unregistered": fleet.keys.authority, "misled": others.authority}
     return {
         name: fleet.spawn(name, *program, "--port", str(free_port()), "--root-certificates", str(authority))
@@ -154,8 +154,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
     The first is Flower's simulation, if Ray is installed; its SuperLink is killed. The second has a process per node.
     It resumes the run for one round, while strangers try to join. Then its front is stopped for some seconds. Then it
-    resumes the run with a short timeout. After a round the client app of client 2 is stopped; after the next it goes
-    on, and the node of client 3 is killed.
+    resumes the run with a short timeout. After a round the client app of client 1 is stopped; after the next it goes
+    on, and the node of client 2 is killed.
     """
     base = tmp_path_factory.mktemp("story")
     out, logs, home, folder = base / "runs" / "one", base / "logs", base / "home", base / "here"
@@ -175,11 +175,11 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         settings |= {"phase-timeout": max(SHORTEST_TIMEOUT, 1.5 * seconds)}  # a busy machine needs more time
         run = fleet.submit(settings_for(replace(MASKED, rounds=last + 4), out, **settings))
         wait_for(lambda: read_progress(out).round >= last + 2, "a round of all clients")
-        straggler = process_of(fleet, 2, b"fedpohcs.deploy.resident")
+        straggler = process_of(fleet, 1, b"fedpohcs.deploy.resident")
         os.kill(straggler, signal.SIGSTOP)
-        wait_for(lambda: read_progress(out).round >= last + 3, "a round without client 2")
+        wait_for(lambda: read_progress(out).round >= last + 3, "a round without client 1")
         os.kill(straggler, signal.SIGCONT)
-        os.kill(fleet.processes["client-3"].pid, signal.SIGKILL)
+        os.kill(fleet.processes["client-2"].pid, signal.SIGKILL)
         assert run.wait(PATIENCE) == 0
         refused = {name: process.wait(PATIENCE) for name, process in strangers.items()}
     return Story(out, last, complaint, refused, [first, fleet.id], logs, home, folder)
@@ -228,7 +228,7 @@ def test_a_private_fleet_survives_strangers_a_straggler_and_a_killed_node(story:
 
 
 def test_nodes_say_that_the_server_is_away_and_come_back(story: Story) -> None:
-    for client in (1, 2, 3):
+    for client in (0, 1, 2):
         said = (story.logs / f"client-{client}.log").read_text()
         assert "Connection attempt failed, retrying in" in said
         assert "Connection successful after" in said
@@ -244,7 +244,7 @@ def test_nodes_come_back_from_a_server_that_answered_with_errors(tmp_path: Path)
         wait_for(lambda: read_progress(out).round >= 1, "round 1")
         with front_stopped(fleet), answering_with_errors(fleet):
             time.sleep(SECONDS_DOWN)
-        start, logs = time.monotonic(), [tmp_path / "logs" / f"client-{client}.log" for client in (1, 2)]
+        start, logs = time.monotonic(), [tmp_path / "logs" / f"client-{client}.log" for client in (0, 1)]
         wait_for(lambda: all(log.read_text().count("SuperNode ID:") == 2 for log in logs), "both nodes")
         assert time.monotonic() - start < SECONDS_TO_RETURN
         assert run.wait(PATIENCE) == 0
@@ -363,7 +363,7 @@ def test_a_node_whose_clock_is_wrong_ends_and_says_why(tmp_path: Path) -> None:
         program = [sys.executable, "-m", "fedpohcs", "flower", "node", "--superlink", f"127.0.0.1:{fleet.port}"]
         program += ["--root-certificates", str(fleet.keys.authority)]
         nodes = []
-        for client, offset in enumerate(words, start=1):
+        for client, offset in enumerate(words):
             own = ["--client-id", str(client), "--key", str(fleet.keys.node_key(client))]
             nodes.append(fleet.spawn(offset, faketime, "-f", offset, *program, *own))
         assert [node.wait(PATIENCE) for node in nodes] == [2, 2]

@@ -83,7 +83,7 @@ def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The operator registers two nodes and starts a run; the process ends with it."""
     folder, home = server.folder, server.folder / "server" / "flwr"
     nodes = []
-    for client in (1, 2):
+    for client in (0, 1):
         public = make_identity(folder / f"device-{client}")
         add_member(folder / "members", client, read_public(public), server.folder / "server")
         node = fedpohcs("node", "--superlink", f"{LOOPBACK}:{server.port}", "--client-id", str(client))
@@ -92,8 +92,8 @@ def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
     app = write_app(folder / "app", run_settings(CONFIG, out, members=str(folder / "members")))
     run = [find_program("flwr"), "run", str(app), "--stream"]
     with (
-        running(folder / "node-1.log", *nodes[0]),
-        running(folder / "node-2.log", *nodes[1]),
+        running(folder / "node-0.log", *nodes[0]),
+        running(folder / "node-1.log", *nodes[1]),
         running(folder / "run.log", *run, home=home) as process,
     ):
         yield process
@@ -142,14 +142,14 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
     trap = folder / "stranger" / "run"
     app = write_app(folder / "stranger" / "app", run_settings(CONFIG, trap))
     attempts = {
-        "register": ("supernode", "register", str(own.node_public_key(1))),
+        "register": ("supernode", "register", str(own.node_public_key(0))),
         "list-nodes": ("supernode", "list"),
         "start": ("run", str(app)),
         "list-runs": ("list",),
     }
     with honest_run(server, out) as run:
-        taken = [take_task(port_of_runtime(folder / f"node-{client}.log")) for client in (1, 2)]
-        removed = read_members(folder / "members")[2]
+        taken = [take_task(port_of_runtime(folder / f"node-{client}.log")) for client in (0, 1)]
+        removed = read_members(folder / "members")[1]
         codes = {name: call(folder / f"stranger-{name}.log", home, *words) for name, words in attempts.items()}
         trust = ssl.create_default_context(cafile=server.keys.authority)
         with httpx.Client(verify=trust, base_url=f"https://{LOOPBACK}:{server.port}") as stranger:
@@ -162,6 +162,6 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
     assert not trap.exists()
     assert load_run(out).complete
     assert "refused" in (folder / "server.log").read_text()
-    remove_member(folder / "members", 2, folder / "server")
+    remove_member(folder / "members", 1, folder / "server")
     with pytest.raises(UserError, match="refused to unregister the node"):
-        remove_member(listed_again(folder / "members", 2, removed), 2, folder / "server")
+        remove_member(listed_again(folder / "members", 1, removed), 1, folder / "server")

@@ -128,5 +128,5 @@ def test_one_by_one_names_the_client_that_fails() -> None:
         def train(self, shared: object, own: object) -> object:
             raise ValueError("the wheel came off")
 
-    with pytest.raises(ClientError, match="client 6 failed to train: the wheel came off"):
+    with pytest.raises(ClientError, match="client 5 failed to train: the wheel came off"):
         OneByOneMap(2).run_chunks(Failing.train, Failing(), np.zeros(1), (np.zeros(2),), np.array([5, 6]))  # pyright: ignore[reportArgumentType]

@@ -191,8 +191,8 @@ def test_private_runs_and_runs_with_byzantine_clients_evaluate_held_out_clients_
 
 def test_a_held_out_client_can_be_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_experiment(replace(small("tabular", 1), rounds=1), tmp_path / "run")
-    assert main(["play", str(tmp_path / "run"), "--client", "6", "--episodes", "1"]) == 0
-    assert main(["play", str(tmp_path / "run"), "--client", "7"]) == 2
+    assert main(["play", str(tmp_path / "run"), "--client", "5", "--episodes", "1"]) == 0
+    assert main(["play", str(tmp_path / "run"), "--client", "6"]) == 2
     rule = "client (=7) must not exceed num_clients (=5) plus held_out_clients (=1)."
     assert rule in capsys.readouterr().err
 

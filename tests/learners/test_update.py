@@ -6,6 +6,7 @@ of the entropy bonus. The value of the critic is its bias.
 """
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +97,32 @@ def test_gradients_are_scaled_down_to_the_largest_norm_before_momentum() -> None
     """The gradient (-40, -40) becomes 10 long: -10 / sqrt 2 each; velocities are 1 and 3/2 times that."""
     new, _, _ = learn(bonus=40.0)
     np.testing.assert_allclose(new.policy.log_std, 0.1 * 2.5 * 10 / math.sqrt(2) * np.ones(2), rtol=1e-5)
+
+
+def test_adam_rescales_every_step_of_the_policy_and_keeps_its_moments() -> None:
+    """Two minibatches, and two more with the moments that they left: every gradient is -0.3, so every step is 0.1."""
+    config, start = replace(CONFIG, optimiser="adam"), params(0.0)
+    optimisers = init_optimisers(config, start)
+    schedule = Schedule(float32(0.1), float32(0.3))
+    for steps in (2, 4):
+        start, optimisers, _ = updated_alone(config, schedule, start, optimisers, batch(5, 0.0), SHUFFLES)
+        np.testing.assert_allclose(start.policy.log_std, 0.1 * steps * np.ones(2), rtol=1e-5)
+        moments = optimisers.policy[1]
+        assert moments.count == steps
+        np.testing.assert_allclose(moments.mu.log_std, -0.3 * (1 - 0.9**steps), rtol=1e-5)
+        np.testing.assert_allclose(moments.nu.log_std, 0.09 * (1 - 0.999**steps), rtol=1e-4)
+
+
+def test_adam_forgets_a_large_gradient_slowly() -> None:
+    """Gradients -3, then -0.3: m = -(0.27 + 0.03) / 0.19 and v = (0.000999 * 9 + 0.001 * 0.09) / 0.001999."""
+    config, start = replace(CONFIG, optimiser="adam"), params(0.0)
+    optimisers = init_optimisers(config, start)
+    for bonus in (3.0, 0.3):
+        before = start.policy.log_std
+        schedule = Schedule(float32(0.1), float32(bonus))
+        start, optimisers, _ = updated_alone(config, schedule, start, optimisers, batch(4, 0.0), SHUFFLES)
+    step = 0.1 * (0.30 / 0.19) / math.sqrt((0.000999 * 9 + 0.001 * 0.09) / 0.001999)
+    np.testing.assert_allclose(start.policy.log_std - before, step * np.ones(2), rtol=1e-4)
 
 
 def test_an_entropy_bonus_raises_the_entropy_that_is_reported() -> None:

@@ -48,8 +48,8 @@ class Node:
 
     def __init__(self, federation: Federation, folder: Path) -> None:
         self.federation, self.folder = federation, folder
-        folder.mkdir(exist_ok=True)
-        self.ledger = folder / "identity.ledger"
+        (folder / "identity").mkdir(parents=True, exist_ok=True)
+        self.ledger = folder / "identity" / "identity.ledger"
         if not self.ledger.exists():
             self.ledger.touch(0o600)
         self.identity = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)

@@ -207,7 +207,7 @@ def test_a_choice_that_the_server_made_up_or_a_member_did_not_sign_does_not_coun
     federation = Federation(config=IDS).start()
     federation.up = only(Kind.CHOICE, lambda message: message[:-1] + bytes([message[-1] ^ 1]), 0, 1, 2)
     assert federation.select().problem == "too few candidates agree on a choice"
-    assert "the list of client 1 is not signed by it" in federation.server.refusals
+    assert "the list of client 0 is not signed by it" in federation.server.refusals
 
 
 @pytest.mark.parametrize("kind", [Kind.UPLOAD, Kind.LEVELS, Kind.CHOICE])

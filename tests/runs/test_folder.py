@@ -27,6 +27,7 @@ def files(path: Path) -> dict[str, bytes]:
 def test_run_folder_starts_with_config_origin_and_empty_tables(tmp_path: Path, config: ExperimentConfig) -> None:
     path = RunFolder.create(tmp_path / "a" / "b", config).path
     assert sorted(file.name for file in path.iterdir()) == [
+        ".lock",
         "clients.csv",
         "config.json",
         "origin.json",

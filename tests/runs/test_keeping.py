@@ -121,6 +121,16 @@ def test_a_policy_that_is_not_there_is_refused_with_those_that_are(run: Path, tm
     assert main(["export", f"{run}@4", str(tmp_path / "policy.npz")]) == 2
 
 
+def test_the_policy_before_training_is_made_again_to_the_byte(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    expected = read_arrays(copy / "policies" / "round-000000.npz")
+    (copy / "policies" / "round-000000.npz").unlink()
+    found, number = stored_arrays(Stored(copy, "0"), CONFIG)
+    assert number == 0
+    assert found.keys() == expected.keys() - {"round"}
+    assert all(np.array_equal(found[name], expected[name]) for name in found)
+
+
 def test_a_folder_whose_name_has_an_at_is_found(tmp_path: Path) -> None:
     (tmp_path / "run@home").mkdir()
     assert find_stored(tmp_path / "run@home") == Stored(tmp_path / "run@home")

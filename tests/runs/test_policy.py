@@ -15,6 +15,7 @@ from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.learning import PPOConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.trajectory import Episode
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor
@@ -22,8 +23,9 @@ from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.learners.filters import stored_filters
 from fedpohcs.runs.export import export_policy
 from fedpohcs.runs.folder import RunFolder
-from fedpohcs.runs.playing import play_episodes
+from fedpohcs.runs.playing import play_clients, play_episodes
 from fedpohcs.runs.policy import from_arrays, load_policy
+from fedpohcs.worlds.pictures import ROAD, Panel, _fleet_frame, _landscape
 
 CARS = replace(
     preset("mountain-cars"),
@@ -230,6 +232,39 @@ def test_play_prints_returns_and_draws_the_car(run: Path, tmp_path: Path, capsys
         assert picture.size == (480, 300)
 
 
+def test_play_without_a_client_plays_with_all_and_draws_two_policies_side_by_side(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "cars.gif"
+    assert main(["play", f"{run}@0", "--beside", str(run), "-o", str(output)]) == 0
+    before, after, name = capsys.readouterr().out.splitlines()
+    assert before.startswith(f"{run}@0: 3 clients, mean return ")
+    assert after.startswith(f"{run}: 3 clients, mean return ")
+    assert name == str(output)
+    with Image.open(output) as picture:
+        assert picture.size == (960, 300)
+        assert picture.n_frames > 10
+    played = play_clients(run, seed=0)
+    own = play_episodes(run, 2, 3, seed=0)[2]  # the same generator: seed 0, number 2
+    assert played.episodes[2].total == own.total
+    assert f"mean return {np.mean([episode.total for episode in played.episodes]):.2f}," in after
+    assert played.title == "fedpohcs, after 1 rounds"
+
+
+def test_cars_that_arrive_are_counted_and_stay_at_the_flag() -> None:
+    """Two cars at step 2: one arrived at step 1, the other is on its way."""
+    arrived = Episode(np.array([[-0.5, 0], [0.5, 0]]), np.zeros((1, 1)), np.zeros(1), True, [])
+    under_way = Episode(np.array([[-0.5, 0], [-0.6, 0], [-0.7, 0]]), np.zeros((2, 1)), np.zeros(2), False, [])
+    panel = Panel("title", [arrived, under_way])
+    assert panel.count_ended(1) == panel.count_ended(2) == 1
+    assert panel.count_ended(0) == 0
+    background = _landscape(road=ROAD)
+    first, last = (np.asarray(_fleet_frame(background, panel, time)) for time in (1, 2))
+    changed = np.argwhere((first != last).any(axis=2))[:, 1]  # columns of pixels, without the line of text
+    moved = changed[changed > 0]
+    assert moved.max() < 250  # the car at the flag, on the right, has not moved
+
+
 @pytest.mark.parametrize("world", ["hoppers", "walkers", "half-cheetahs"])
 def test_play_draws_a_mujoco_body_from_the_side(world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mujoco")
@@ -261,16 +296,18 @@ def test_play_in_a_world_without_a_picture_prints_returns_alone(
     ("arguments", "message"),
     [
         (["export", "RUN", "policy.txt"], "must end in .npz or .onnx"),
-        (["export", "RUN", "policy.onnx", "--client", "4"], "must be from 1 to 3"),
+        (["export", "RUN", "policy.onnx", "--client", "3"], "client (=3) must be at least 0 and below 3"),
         (["export", "RUN", "policy.npz", "--sample"], "must not be given for npz"),
         (["export", "RUN@best", "policy.npz"], "has no such policy. There are: @last."),
         (["export", "RUN@7", "policy.npz"], "has no such policy. There are: @last."),
         (["export", "RUN@worst", "policy.npz"], "must end in @best, @best:COLUMN, @last or @ROUND"),
         (["export", "RUN", "policy.npz", "--client", "1"], "must not be given"),
         (["export", "nowhere", "policy.npz"], "is not a run folder"),
-        (["play", "RUN", "--client", "0"], "client (=0) must be at least 1"),
-        (["play", "RUN", "--client", "4"], "must not exceed num_clients (=3)"),
+        (["play", "RUN", "--client", "-1"], "client (=-1) must be at least 0 and below num_clients (=3)"),
+        (["play", "RUN", "--client", "3"], "client (=3) must be at least 0 and below num_clients (=3)"),
         (["play", "RUN", "--client", "1", "--episodes", "0"], "episodes (=0)"),
+        (["play", "RUN", "--client", "1", "--beside", "RUN"], "must not be combined with client"),
+        (["play", "RUN", "-o", "cars.png"], "must end in .gif"),
         (["play", "RUN", "--client", "1", "-o", "car.mp4"], "must end in .gif"),
         (["play", "nowhere", "--client", "1"], "is not a run folder"),
     ],

@@ -115,12 +115,12 @@ def test_an_update_without_steps_counts_nothing_whatever_the_selection_says(give
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"probability": [0.5, 0.0, 1.0]}, r"selector 'mine' gave client 2 the probability 0.0. It must be above 0"),
-        ({"probability": [0.5, 0.5, 1.5]}, "gave client 3 the probability 1.5"),
-        ({"probability": [np.nan, 0.5, 1.0]}, "gave client 1 the probability nan"),
+        ({"probability": [0.5, 0.0, 1.0]}, r"selector 'mine' gave client 1 the probability 0.0. It must be above 0"),
+        ({"probability": [0.5, 0.5, 1.5]}, "gave client 2 the probability 1.5"),
+        ({"probability": [np.nan, 0.5, 1.0]}, "gave client 0 the probability nan"),
         ({"probability": [0.5, 0.5]}, r"returned probability of shape \(2,\) for 3 chosen clients"),
-        ({"weight": [1.0, -1.0, 1.0]}, r"gave client 2 the weight -1.0. It must be finite and not below 0"),
-        ({"weight": [1.0, np.inf, 1.0]}, "gave client 2 the weight inf"),
+        ({"weight": [1.0, -1.0, 1.0]}, r"gave client 1 the weight -1.0. It must be finite and not below 0"),
+        ({"weight": [1.0, np.inf, 1.0]}, "gave client 1 the weight inf"),
         ({"weight": [0.0, 0.0, 0.0]}, "gave weights whose sum is 0.0"),
         ({"weight": [1e308, 1e308, 1e308]}, "gave weights whose sum is inf"),
         ({"weight": "equal"}, "returned an object of type str as weight"),

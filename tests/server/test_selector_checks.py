@@ -59,7 +59,7 @@ WRONG_CHOICES: dict[str, tuple[Answer, str]] = {
     "one score for all": (lambda q: scored(q, loss=1.0), r"score 'loss' of shape \(\) for 5"),
     "an infinite score": (
         lambda q: scored(q, loss=[1, 2, -np.inf, 3, 4]),
-        "gave client 5 the score 'loss' -inf, which is not finite",
+        "gave client 4 the score 'loss' -inf, which is not finite",
     ),
     "a text as score": (lambda q: scored(q, loss=["high"] * 5), "an object of type list as score 'loss'"),
     "scores without names": (lambda q: Selection(q.candidates[:3], np.ones(5)), "of type ndarray as scores"),

@@ -14,13 +14,15 @@ from fedpohcs.cli import main  # noqa: E402
 from fedpohcs.core.config import ExperimentConfig  # noqa: E402
 from fedpohcs.core.errors import UserError  # noqa: E402
 from fedpohcs.core.presets import preset  # noqa: E402
+from fedpohcs.core.registries import PRESETS  # noqa: E402
 from fedpohcs.runs.experiment import run_experiment  # noqa: E402
 from fedpohcs.runs.loading import load_run  # noqa: E402
 from fedpohcs.worlds import make_world  # noqa: E402
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions  # noqa: E402
 from fedpohcs.worlds.gym import GymConfig, GymEnvironment, GymWorld  # noqa: E402
-from fedpohcs.worlds.host import Quota, empty_trajectory  # noqa: E402
-from fedpohcs.worlds.workers import Player  # noqa: E402
+from fedpohcs.worlds.host import ClientEpisodes, Quota, empty_trajectory  # noqa: E402
+from fedpohcs.worlds.physics import KNOBS, find_knob  # noqa: E402
+from fedpohcs.worlds.workers import make_player  # noqa: E402
 
 OWN = '''
 import gymnasium, numpy as np
@@ -72,6 +74,26 @@ def other_size(client):
         line.action_space = Discrete(3)
     return line
 
+class InPlace(Line):
+    """Writes every observation into the same float32 array."""
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    seen = np.zeros(2, np.float32)
+    def step(self, action):
+        observation, *rest = super().step(action)
+        self.seen[:] = observation
+        return self.seen, *rest
+
+class Large(Line):
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.full(2, 3e38), *rest
+
+def in_place(client):
+    return InPlace()
+
+def large(client):
+    return Large()
+
 class Numbered(Line):
     """Every step pays the id of the client."""
     def __init__(self, client):
@@ -83,6 +105,18 @@ class Numbered(Line):
 
 def numbered(client):
     return Numbered(client)
+
+class Painted(Numbered):
+    """Its picture is as red as steps were taken, and as green as the client's id says."""
+    metadata = {"render_modes": ["rgb_array"]}
+    def __init__(self, client, render_mode=None):
+        super().__init__(client)
+        self.render_mode = render_mode
+    def render(self):
+        return np.full((30, 48, 3), (10 * self.time, 50 * self.client, 0), np.uint8)
+
+def painted(client, render_mode=None):
+    return Painted(client, render_mode)
 
 def trouble(name):
     return lambda client: Line(name)
@@ -116,8 +150,13 @@ def config(env: str, **changes: object) -> ExperimentConfig:
     return replace(base, scenario=GymConfig(env), **changes)
 
 
-def world_of(env: str, num_clients: int = 1) -> GymWorld:
-    return GymWorld("own", num_clients, settings=GymConfig(env))
+def world_of(env: str, num_clients: int = 1, environments: int = 16, level: str = "own") -> GymWorld:
+    return GymWorld(level, num_clients, settings=GymConfig(env, environments))
+
+
+def played_in(world: GymWorld, quota: Quota = Quota(episodes=1)) -> ClientEpisodes:  # noqa: B008
+    with make_player(world) as player:
+        return player.play_all([a_play(world)], quota)[0]
 
 
 def a_play(world: GymWorld):
@@ -154,14 +193,107 @@ def test_actions_from_minus_one_to_one_span_the_range_of_the_environment() -> No
     np.testing.assert_allclose(environment.env.actions, [[0], [5], [10], [10]])
 
 
+def opened(env: str, level: str, client: int) -> GymEnvironment:
+    try:
+        return world_of(env, level=level).open(client)
+    except UserError as error:
+        if "needs the packages" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+def some_steps(environment: GymEnvironment) -> list[np.ndarray]:
+    """Observations under random actions."""
+    generator, discrete = np.random.default_rng(1), isinstance(environment.actions, DiscreteActions)
+    size = environment.actions.num_choices if discrete else environment.actions.size
+    seen = [environment.reset(np.random.default_rng(0))]
+    for _ in range(5):
+        action = generator.integers(size) if discrete else generator.uniform(-1, 1, size).astype(np.float32)
+        seen.append(environment.step(action)[0])
+    environment.close()
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Box2D crashes where its own warning is an error
+@pytest.mark.parametrize("env", KNOBS)
+def test_the_first_client_has_the_usual_physics_and_the_others_do_not(env: str) -> None:
+    usual, first, second, third = (
+        some_steps(opened(env, level, client))
+        for level, client in (("own", 1), ("varied", 0), ("varied", 1), ("varied", 2))
+    )
+    np.testing.assert_array_equal(first, usual)
+    assert not np.array_equal(first[1:], second[1:])
+    assert not np.array_equal(second[1:], third[1:])
+
+
+@pytest.mark.parametrize("env", KNOBS)
+def test_the_physics_of_few_clients_and_of_many_are_spread_over_the_range(env: str) -> None:
+    knob = find_knob(env)
+    assert knob.low <= knob.usual <= knob.high
+    for number in (8, 60):
+        share = np.sort([(knob.value(client) - knob.low) / (knob.high - knob.low) for client in range(1, number)])
+        assert 0 < share[0] < share[-1] < 1
+        assert np.diff(share, prepend=0, append=1).max() < 2.5 / number
+
+
+def test_a_length_of_a_pole_changes_what_depends_on_it() -> None:
+    pole = opened("CartPole-v1", "varied", 3).env.unwrapped
+    assert pole.polemass_length == pole.masspole * pole.length
+    assert pole.length != 0.5
+
+
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "own_lines:fine"])
+def test_physics_that_nobody_knows_to_vary_are_refused(env: str, tmp_path: Path, capsys) -> None:
+    given = ["--env", env, "--level", "varied", "--out", str(tmp_path / "run")]
+    assert main(["train", "gym", *given]) == 2
+    assert f"scenario.env (={env!r}) has no physics that the level 'varied' could vary" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("BipedalWalker-v3", "Box2D", "box2d"), ("Hopper-v5", "mujoco", "mujoco"), ("Hopper-v5", "imageio", "mujoco")],
+)
+def test_a_missing_package_is_named_in_one_line(
+    name: str, package: str, extra: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    for module in [module for module in sys.modules if module.startswith(f"gymnasium.envs.{extra}")]:
+        monkeypatch.delitem(sys.modules, module)  # imported earlier, where the package is installed
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["train", f"gym/{name}", "--out", str(tmp_path / "run")]) == 2
+    needs = f"needs the packages of Gymnasium's {extra}. Install them: pip install 'gymnasium[{extra}]'"
+    assert capsys.readouterr().err == f"fedpohcs: scenario.env (={name!r}) {needs}\n"
+
+
+def test_presets_are_named_by_their_environment_and_differ_in_physics() -> None:
+    names = [name.removeprefix("gym/") for name in PRESETS if name.startswith("gym/")]
+    assert sorted(names) == sorted(KNOBS)
+    for name in names:
+        found = preset(f"gym/{name}")
+        assert (found.scenario.env, found.level) == (name, "varied")
+        assert preset(f"gym/{name}", level="own").level == "own"
+
+
+def test_observations_are_copied_from_an_environment_that_writes_them_in_place() -> None:
+    trajectory = played_in(world_of("own_lines:in_place", 1, 1)).trajectory
+    assert len(np.unique(trajectory.observation[:, 0, 0])) == len(trajectory.observation)
+
+
+def test_large_observations_are_finite_although_their_sum_is_not() -> None:
+    assert played_in(world_of("own_lines:large")).failure is None
+
+
+def test_a_client_needs_at_least_one_environment() -> None:
+    with pytest.raises(UserError, match=r"scenario.environments_per_client \(=0\) must be a finite number above 0"):
+        GymConfig("CartPole-v1", 0)
+
+
 def test_an_environment_that_never_ends_is_cut() -> None:
-    world = world_of("own_lines:never", 1)
-    with Player(world) as player:
-        played = player.play(a_play(world), Quota(episodes=1))
+    played = played_in(world_of("own_lines:never", 1))
     assert len(played.trajectory.reward) == 1000
     assert played.trajectory.status[-1, 0] == 3
 
 
+@pytest.mark.parametrize("environments", [1, 16])
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -172,14 +304,13 @@ def test_an_environment_that_never_ends_is_cut() -> None:
         ("raises_in_reset", "OSError: no line"),
     ],
 )
-def test_what_goes_wrong_is_said_with_episode_and_step(name: str, said: str) -> None:
-    world = world_of(f"own_lines:{name}", 1)
-    with Player(world) as player:
-        played = player.play(a_play(world), Quota(episodes=1))
+def test_what_goes_wrong_is_said_with_episode_and_step(name: str, said: str, environments: int) -> None:
+    world = world_of(f"own_lines:{name}", 1, environments)
+    played = played_in(world)
     assert played.failure is not None
-    assert "episode" in played.failure
+    assert played.failure.startswith("episode 2: ")
     assert said in played.failure
-    assert played.num_lost > 0
+    assert played.num_lost == 3
     assert len(played.trajectory.reward) == 0
     assert played.trajectory.observation.shape == empty_trajectory(world).observation.shape
 
@@ -190,7 +321,7 @@ def test_a_client_that_fails_is_left_out_and_named_and_the_others_train(tmp_path
     assert history.records[1].rejected.tolist() == [2]
     assert (history.records[1].train_steps > 0).tolist() == [True, True, False, True]
     assert np.isfinite(history.mean_returns).all()
-    assert any("client 3, round 1 is left out: episode" in message for message in caplog.messages)
+    assert any("client 2, round 1 is left out: episode" in message for message in caplog.messages)
     assert any("step 3: ValueError: off the line" in message for message in caplog.messages)
     run = load_run(tmp_path / "run")
     assert np.isnan(run.client_returns[:, 2]).all()
@@ -241,13 +372,13 @@ def test_env_is_short_for_the_setting_of_the_world_and_refused_elsewhere(capsys:
 
 
 def test_a_first_client_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 1: ValueError: no line 0"):
+    with pytest.raises(UserError, match=r"scenario.env .* cannot make client 0: ValueError: no line 0"):
         world_of("own_lines:missing", 2)
 
 
 def test_clients_must_look_alike() -> None:
     world = world_of("own_lines:other_size", 2)
-    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 1"):
+    with pytest.raises(UserError, match=r"actions \(=DiscreteActions\(num_choices=3\)\) must be that of client 0"):
         world.open(1)
 
 
@@ -273,3 +404,87 @@ def test_the_example_learns_to_balance_poles_of_different_length(monkeypatch: py
     assert (min(lengths), max(lengths), len(lengths)) == (0.25, 2.0, 20)
     returns = module.main(rounds=2, num_clients=4).mean_returns
     assert returns[-1] > 3 * returns[0]
+
+
+def test_environments_that_render_get_a_picture_of_the_first_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    run_experiment(config("own_lines:painted"), tmp_path / "run")
+    assert main(["play", "run", "--client", "3", "--episodes", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "run/client-3.gif"
+    with Image.open("run/client-3.gif") as picture:
+        assert picture.n_frames == 21  # an episode has 20 steps
+        for time in (0, 20):
+            picture.seek(time)
+            red, green, blue = picture.convert("RGB").getpixel((picture.width // 2, picture.height - 20))
+            assert abs(red - 10 * time) < 12 and abs(green - 150) < 12 and blue < 12
+
+
+def test_environments_that_do_not_render_are_played_without_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_experiment(config("own_lines:fine"), tmp_path / "run")
+    assert main(["play", "run", "--client", "0", "--episodes", "1"]) == 0
+    assert "mean return" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["play", "run", "--client", "0", "--episodes", "1", "-o", "x.gif"]) == 2
+    assert "the environment does not render to arrays" in capsys.readouterr().err
+    assert not Path("x.gif").exists()
+
+
+def test_gymnasiums_own_environments_are_drawn_by_gymnasium(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    from PIL import Image
+
+    run_experiment(config("CartPole-v1"), tmp_path / "run")
+    assert main(["play", "run", "--client", "1", "--episodes", "1", "-o", "cart.gif"]) == 0
+    with Image.open("cart.gif") as picture:
+        picture.seek(picture.n_frames - 1)
+        assert len(set(picture.convert("RGB").getdata())) > 5  # a cart, a pole and a line
+
+
+CLASSIC_STEPS = {"Acrobot-v1": 40}  # chaotic: rounding grows
+
+
+@pytest.mark.parametrize("level", ["own", "varied"])
+@pytest.mark.parametrize("env", [env for env in KNOBS if "classic_control" in gymnasium.spec(env).entry_point])
+def test_compiled_steps_are_those_of_gymnasium(env: str, level: str) -> None:
+    world = world_of(env, num_clients=3, environments=4, level=level)
+    lanes, discrete = world.make_lanes(), isinstance(world.actions, DiscreteActions)
+    assert type(lanes).__name__ == "ClassicLanes"
+    ours, generator = np.array([2, 4, 11]), np.random.default_rng(0)
+    environments = [world.open(lane // 4) for lane in ours]
+    seen = lanes.reset(ours, [np.random.default_rng(lane) for lane in ours])
+    theirs = [one.reset(np.random.default_rng(lane)) for one, lane in zip(environments, ours, strict=True)]
+    np.testing.assert_array_equal(seen, theirs)
+    running = np.ones(3, bool)
+    for _ in range(CLASSIC_STEPS.get(env, 120)):
+        action = generator.integers(world.actions.num_choices, size=3) if discrete else generator.normal(0, 1, (3, 1))
+        moved = lanes.step(ours, action.astype(np.int32 if discrete else np.float32))
+        for row in np.flatnonzero(running):
+            observation, reward, terminated, _, _ = environments[row].step(action[row])
+            np.testing.assert_allclose(moved.observation[row], observation, rtol=1e-4, atol=2e-5)
+            np.testing.assert_allclose(moved.reward[row], reward, rtol=1e-4, atol=1e-5)
+            assert moved.terminated[row] == terminated
+            running[row] = not terminated
+    assert running.any() or env == "CartPole-v1"
+    assert not moved.broken.any()
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", "MountainCar-v0"])
+def test_compiled_episodes_end_where_those_of_gymnasium_do(env: str) -> None:
+    """Full force in the direction of the movement: the car arrives, and the arm swings up."""
+    world = world_of(env, environments=2)
+    lanes, one, lane = world.make_lanes(), world.open(0), np.array([0])
+    seen = lanes.reset(lane, [np.random.default_rng(5)])
+    one.reset(np.random.default_rng(5))
+    for steps in range(1, world.horizon + 1):
+        push = np.int32(2 if seen[0, -1] >= 0 else 0)
+        moved, theirs = lanes.step(lane, np.array([push])), one.step(push)
+        seen = moved.observation
+        assert (moved.terminated[0], moved.reward[0]) == (theirs[2], theirs[1])
+        if theirs[2]:
+            assert 10 < steps < world.horizon
+            return
+    pytest.fail("the episode did not end")

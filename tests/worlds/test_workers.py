@@ -18,7 +18,9 @@ from fedpohcs.learners.filters import Filters, Moments, filter_observation, init
 from fedpohcs.learners.networks import Dense, PolicyParams, action_distribution
 from fedpohcs.worlds.base import ContinuousActions
 from fedpohcs.worlds.host import NOISE_STEPS, ClientEpisodes, Play, Quota, episode_generator
-from fedpohcs.worlds.workers import LOST_IN_A_ROW, Player, SimulatedWorld, WorkerCollector
+from fedpohcs.worlds.lanes import SimulatorLanes
+from fedpohcs.worlds.lockstep import LockstepCollector
+from fedpohcs.worlds.workers import LOST_IN_A_ROW, Player, SimulatedWorld, WorkerCollector, make_player
 
 SIZE = 3
 
@@ -40,10 +42,11 @@ class Walk:
         if self.steps == 3:
             self._trouble()
         self.state = self.state + action + self.generator.standard_normal(SIZE).astype(np.float32)
-        return self.state, float(self.state[0]), bool(np.abs(self.state).max() > 4), False, None
+        is_cut = self.trouble == "cuts" and self.steps == 2
+        return self.state, float(self.state[0]), bool(np.abs(self.state).max() > 4), is_cut, None
 
     def close(self) -> None:
-        pass
+        self.folder.joinpath(f"closed {id(self)}").touch()
 
     def _trouble(self) -> None:
         first_time = not (self.folder / "seen").exists()
@@ -84,6 +87,15 @@ class Walks(SimulatedWorld):
         return Walk(client, self.trouble, self.folder)
 
 
+class CrowdedWalks(Walks):
+    """The same walks, several at once."""
+
+    environments_per_client = 3
+
+
+BOTH = pytest.mark.parametrize("walks", [Walks, CrowdedWalks])
+
+
 def policy(outputs: int = SIZE) -> PolicyParams:
     generator = np.random.default_rng(0)
     layers = [generator.normal(scale=0.1, size=shape).astype(np.float32) for shape in ((SIZE, 5), 5, (5, outputs))]
@@ -111,29 +123,68 @@ def collectors() -> Iterator[list[WorkerCollector]]:
 
 
 def in_this_process(world: Walks, quota: Quota, clients: int = 4) -> list[ClientEpisodes]:
-    with Player(world) as player:
-        return [player.play(play(client), quota) for client in range(clients)]
+    with make_player(world) as player:
+        return player.play_all([play(client) for client in range(clients)], quota)
 
 
-def test_results_come_in_the_order_of_the_plays_for_any_number_of_workers(collectors, tmp_path: Path) -> None:
+@pytest.mark.parametrize("quota", [Quota(episodes=5), Quota(min_steps=60), Quota(episodes=2, steps_per_episode=2)])
+@pytest.mark.parametrize("trouble", ["", "cuts"])
+def test_many_environments_play_what_one_plays(quota: Quota, trouble: str, tmp_path: Path) -> None:
+    """But for rounding: a policy of many rows is computed by another program."""
+    one, many = (in_this_process(walks(tmp_path, trouble), quota) for walks in (Walks, CrowdedWalks))
+    for own, other in zip(one, many, strict=True):
+        np.testing.assert_array_equal(own.trajectory.status, other.trajectory.status)
+        cut = own.trajectory.status == Status.TRUNCATED
+        assert cut.any() == bool(trouble or quota.steps_per_episode)
+        for name in ("observation", "action", "reward"):
+            mine, theirs = getattr(own.trajectory, name), getattr(other.trajectory, name)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+            assert mine.dtype == theirs.dtype
+        np.testing.assert_allclose(own.trajectory.next_observation[cut], other.trajectory.next_observation[cut], 1e-4)
+
+
+def test_clients_have_as_many_simulators_as_they_may_and_those_used_longest_ago_are_closed(tmp_path: Path) -> None:
+    lanes = SimulatorLanes(CrowdedWalks(tmp_path))
+    collector = LockstepCollector(lanes.world, lanes)
+    collector.collect([play(0), play(3)], Quota(episodes=7))
+    assert sorted(lanes._open) == [0, 1, 2, 9, 10, 11]
+    assert {lanes._open[lane].client for lane in (9, 10, 11)} == {3}
+    collector.collect([play(0)], Quota(episodes=1))
+    kept = lanes._open[0]
+    lanes.close_oldest(1)
+    assert lanes._open == {0: kept}
+    assert len(list(tmp_path.glob("closed *"))) == 5
+
+
+def test_one_failure_too_many_in_a_row_gives_a_client_up_however_many_fail_at_once(tmp_path: Path) -> None:
+    world = CrowdedWalks(tmp_path, "fails")
+    world.environments_per_client = 8
+    (played,) = in_this_process(world, Quota(episodes=9), 2)[1:]
+    assert (played.num_lost, played.failure) == (3, "episode 2: ValueError: the walker stumbled")
+
+
+@BOTH
+def test_results_come_in_the_order_of_the_plays_for_any_number_of_workers(walks, collectors, tmp_path: Path) -> None:
     quota, plays = Quota(episodes=3), [play(client) for client in range(4)]
-    expected = in_this_process(Walks(tmp_path), quota)
+    expected = in_this_process(walks(tmp_path), quota)
     for workers in (1, 2):
-        collectors.append(WorkerCollector(Walks(tmp_path), workers))
+        collectors.append(WorkerCollector(walks(tmp_path), workers))
         assert same(collectors[-1].collect(plays, quota), expected)
         assert same(collectors[-1].collect(plays[::-1], quota), expected[::-1])
     assert not same(expected[:1], expected[1:2])
 
 
-@pytest.mark.parametrize("trouble", ["once dies", "once hangs"])
+@pytest.mark.parametrize(
+    ("walks", "trouble"), [(Walks, "once dies"), (Walks, "once hangs"), (CrowdedWalks, "once dies")]
+)
 def test_a_worker_that_dies_or_hangs_is_replaced_and_the_result_is_the_same(
-    trouble: str, collectors, tmp_path: Path
+    walks, trouble: str, collectors, tmp_path: Path
 ) -> None:
     quota = Quota(episodes=2)
-    collectors.append(WorkerCollector(Walks(tmp_path, trouble), 2, task_timeout=5))
+    collectors.append(WorkerCollector(walks(tmp_path, trouble), 2, task_timeout=5))
     played = collectors[0].collect([play(client) for client in range(4)], quota)
     assert collectors[0].num_replaced >= 1
-    assert same(played, in_this_process(Walks(tmp_path), quota))
+    assert same(played, in_this_process(walks(tmp_path), quota))
 
 
 def test_a_worker_killed_while_idle_is_replaced(collectors, tmp_path: Path) -> None:
@@ -147,8 +198,9 @@ def test_a_worker_killed_while_idle_is_replaced(collectors, tmp_path: Path) -> N
     assert collectors[0].num_replaced == 1
 
 
-def test_a_client_whose_workers_always_die_fails_alone(collectors, tmp_path: Path) -> None:
-    collectors.append(WorkerCollector(Walks(tmp_path, "dies"), 2))
+@BOTH
+def test_a_client_whose_workers_always_die_fails_alone(walks, collectors, tmp_path: Path) -> None:
+    collectors.append(WorkerCollector(walks(tmp_path, "dies"), 2))
     played = collectors[0].collect([play(client) for client in range(3)], Quota(episodes=1))
     assert [one.failure is None for one in played] == [True, False, True]
     assert "died or hung" in str(played[1].failure)
@@ -163,16 +215,18 @@ def test_a_client_that_runs_out_of_memory_fails_alone(collectors, tmp_path: Path
     assert "MemoryError" in str(played[1].failure)
 
 
-def test_an_episode_that_fails_once_is_repeated_with_a_fresh_simulator(tmp_path: Path) -> None:
+@BOTH
+def test_an_episode_that_fails_once_is_repeated_with_a_fresh_simulator(walks, tmp_path: Path) -> None:
     quota = Quota(episodes=2)
-    played = in_this_process(Walks(tmp_path, "once fails"), quota)
+    played = in_this_process(walks(tmp_path, "once fails"), quota)
     assert (tmp_path / "seen").exists()
     assert [one.num_lost for one in played] == [0] * 4
-    assert same(played, in_this_process(Walks(tmp_path), quota))
+    assert same(played, in_this_process(walks(tmp_path), quota))
 
 
-def test_a_client_whose_episodes_keep_failing_says_why(tmp_path: Path) -> None:
-    played = in_this_process(Walks(tmp_path, "fails"), Quota(episodes=2))
+@BOTH
+def test_a_client_whose_episodes_keep_failing_says_why(walks, tmp_path: Path) -> None:
+    played = in_this_process(walks(tmp_path, "fails"), Quota(episodes=2))
     assert played[1].num_lost == LOST_IN_A_ROW
     assert played[1].failure == "episode 2: ValueError: the walker stumbled"
     assert played[0].failure is None

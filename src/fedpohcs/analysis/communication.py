@@ -11,7 +11,7 @@ import numpy as np
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.checkpoints import stored_weight_bytes
-from fedpohcs.runs.layout import FILTER_PREFIX
+from fedpohcs.runs.layout import FILTER_PREFIX, POLICY_ROUND
 from fedpohcs.runs.loading import Run
 from fedpohcs.runs.policy import array_sizes
 
@@ -86,4 +86,5 @@ def weight_bytes(run: Run) -> float:
         sizes = array_sizes(stored)
     except (OSError, ValueError) as error:
         raise UserError(f"run (={str(run.path)!r}) has a policy.npz that cannot be read: {error}") from error
-    return float(sum(size for name, size in sizes.items() if not name.startswith(FILTER_PREFIX)))
+    sent = (size for name, size in sizes.items() if name != POLICY_ROUND and not name.startswith(FILTER_PREFIX))
+    return float(sum(sent))

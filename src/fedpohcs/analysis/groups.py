@@ -12,6 +12,9 @@ from fedpohcs.core.errors import UserError, printable
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.loading import Run, find_runs, load_run
 
+NAMING_SETTING = "scenario.env"
+"""The setting that says which environment a world such as `gym` is made of."""
+
 
 class Group(NamedTuple):
     """Runs of one experiment with different seeds, in the order of the seeds. All names are printable."""
@@ -20,6 +23,12 @@ class Group(NamedTuple):
     level: str
     label: str  # the selector, and the settings in which groups of the same selector differ
     runs: tuple[Run, ...]
+    variant: str = ""  # the settings of the world in which runs of the same world differ
+
+    @property
+    def place(self) -> str:
+        """The world as titles name it. Groups of different places are never drawn on the same axes."""
+        return f"{self.world} ({self.variant})" if self.variant else self.world
 
     @property
     def mean_returns(self) -> Vector:
@@ -36,24 +45,45 @@ def load_groups(paths: Iterable[Path]) -> list[Group]:
 def group_runs(runs: list[Run]) -> list[Group]:
     """The groups in the order in which their first runs come."""
     settings = [_flatten(to_dict(run.config)) for run in runs]
-    families: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for index, run in enumerate(runs):
-        families[run.config.world, run.config.level, run.config.method].append(index)
-    members: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    for (world, level, method), indices in families.items():
+    families: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    for index, (run, variant) in enumerate(zip(runs, _variants(runs, settings), strict=True)):
+        families[run.config.world, variant, run.config.level, run.config.method].append(index)
+    members: dict[tuple[str, str, str, str], list[Run]] = defaultdict(list)
+    for (world, variant, level, method), indices in families.items():
         differing = _differing_keys([settings[index] for index in indices])
         for index in indices:
             details = [f"{key}={settings[index].get(key)}" for key in differing]
-            members[world, level, " ".join([method, *details])].append(runs[index])
-    return [Group(*map(printable, name), runs=_by_seed(group)) for name, group in members.items()]
+            members[world, level, " ".join([method, *details]), variant].append(runs[index])
+    return [_named(*map(printable, name), runs=group) for name, group in members.items()]
+
+
+def _named(world: str, level: str, label: str, variant: str, *, runs: list[Run]) -> Group:
+    return Group(world, level, label, _by_seed(runs), variant)
 
 
 def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
     """Groups by world and level: the panels of a figure, the tables of a report."""
     panels: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
-        panels[group.world, group.level].append(group)
+        panels[group.place, group.level].append(group)
     return dict(panels)
+
+
+def _variants(runs: list[Run], settings: list[dict[str, Any]]) -> list[str]:
+    """For each run the settings of its world that other runs of the same world do not share, and its environment."""
+    worlds = [run.config.world for run in runs]
+    by_world = {name: [some for some, world in zip(settings, worlds, strict=True) if world == name] for name in worlds}
+    differing = {
+        world: {key for key in _differing_keys(some) if key.startswith("scenario.")} for world, some in by_world.items()
+    }
+    return [_variant(some, differing[world]) for some, world in zip(settings, worlds, strict=True)]
+
+
+def _variant(settings: dict[str, Any], differing: set[str]) -> str:
+    details = [
+        f"{key.removeprefix('scenario.')}={settings.get(key)}" for key in sorted(differing) if key != NAMING_SETTING
+    ]
+    return ", ".join([*filter(None, [settings.get(NAMING_SETTING)]), *details])
 
 
 def _by_seed(runs: list[Run]) -> tuple[Run, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from fedpohcs.analysis.communication import traffic
 from fedpohcs.analysis.groups import Group, by_level
 from fedpohcs.analysis.statistics import bootstrap_limits
+from fedpohcs.analysis.summary import summarise_level
 from fedpohcs.analysis.tables import CLOCKS, make_scope, statistics_tables, summarise
 from fedpohcs.core.config import to_dict
 from fedpohcs.core.errors import UserError
@@ -97,6 +98,7 @@ def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence
     return {
         "world": world,
         "level": level,
+        "summary": summarise_level(groups, thresholds)._asdict(),
         "thresholds": scope.thresholds,
         "tables": [table._asdict() for table in statistics_tables(groups, thresholds=thresholds)],
         "groups": [_group(group) for group in groups],

@@ -29,8 +29,8 @@ from fedpohcs.core.errors import require_known
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.loading import LAST_ROUNDS, Run
 
-PAPER_ID_GROUPS = ((1, 10), (11, 20), (21, 39), (40, 50), (51, 60))
-"""Client ids as the paper counts them, from 1; they apply to its sixty clients."""
+PAPER_ID_GROUPS = ((0, 9), (10, 19), (20, 38), (39, 49), (50, 59))
+"""Ranges of ids of the paper's sixty clients. The paper counts them from 1."""
 SETTLING_ROUNDS = 20
 SHARES_OF_THE_WAY = (0.5, 0.75, 0.9)
 FORMULA_STARTS = ("=", "+", "-", "@")
@@ -266,10 +266,10 @@ def _csv_rows(group: Group, base: Group | None, scope: Scope) -> Iterator[tuple[
 
 
 def id_groups(num_clients: int) -> list[tuple[int, int]]:
-    """Ranges of client ids, counted from 1: the paper's for sixty clients, else up to five of equal size."""
-    if num_clients == PAPER_ID_GROUPS[-1][1]:
+    """Ranges of client ids: the paper's for sixty clients, else up to five of equal size."""
+    if num_clients == PAPER_ID_GROUPS[-1][1] + 1:
         return list(PAPER_ID_GROUPS)
-    parts = np.array_split(np.arange(1, num_clients + 1), min(5, num_clients))
+    parts = np.array_split(np.arange(num_clients), min(5, num_clients))
     return [(int(part[0]), int(part[-1])) for part in parts]
 
 
@@ -277,7 +277,7 @@ def _selection_shares(run: Run) -> dict[str, float]:
     times = run.times_selected
     total = times.sum() or np.nan
     groups = id_groups(run.config.federation.num_clients)
-    return {f"selection share of clients {a}-{b}": float(times[a - 1 : b].sum() / total) for a, b in groups}
+    return {f"selection share of clients {a}-{b}": float(times[a : b + 1].sum() / total) for a, b in groups}
 
 
 def _last_mean(returns: Vector) -> float:

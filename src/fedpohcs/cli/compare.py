@@ -12,15 +12,18 @@ from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
 from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.report import write_report
+from fedpohcs.analysis.summary import summary_lines
 from fedpohcs.cli.display import GridDisplay, ProgressDisplay
-from fedpohcs.cli.grid import available_cores, complete_run, local_launcher, read_progress, run_grid
+from fedpohcs.cli.grid import complete_run, local_launcher, read_progress, run_grid
 from fedpohcs.cli.ray import ray_cluster
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.processes import available_cores, refuse_while_importing
 from fedpohcs.runs.experiment import check_names
 from fedpohcs.runs.folder import check_free
 from fedpohcs.runs.layout import is_run
 from fedpohcs.runs.loading import read_config
+from fedpohcs.runs.loggers import make_loggers
 
 
 def run_all(
@@ -31,6 +34,7 @@ def run_all(
     jobs: int | None = None,
     backend: str = "local",
     quiet: bool = False,
+    log: Sequence[str] = (),
 ) -> None:
     """Train the wanted runs that are missing or incomplete, several at a time, with one live table for all.
 
@@ -41,10 +45,13 @@ def run_all(
         jobs: runs at the same time. None: one per core.
         backend: "local", or "ray".
         quiet: show no progress.
+        log: names of further loggers of every run.
     """
+    refuse_while_importing()
     require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")
     for config in wanted.values():
         check_names(config)
+    make_loggers(log, out)  # refuses what is not installed
     runs = plan_runs(wanted, out, overwrite)
     kept = len(wanted) - len(runs)
     if kept and not quiet:
@@ -56,24 +63,24 @@ def run_all(
             shutil.rmtree(folder)
     console = Console(file=io.StringIO()) if quiet else None
     if backend == "ray":
-        with ray_cluster() as (launch, cores), GridDisplay(runs, out, console) as display:
+        with ray_cluster(log) as (launch, cores), GridDisplay(runs, out, console) as display:
             return run_grid(runs, launch, min(jobs or cores, len(runs)), display.show)
     slots = min(jobs or len(available_cores()), len(runs))
     if slots == 1:
-        return _run_here(runs, quiet=quiet)
+        return _run_here(runs, quiet=quiet, log=log)
     with GridDisplay(runs, out, console) as display:
-        run_grid(runs, local_launcher(slots), slots, display.show)
+        run_grid(runs, local_launcher(slots, log), slots, display.show)
 
 
-def _run_here(runs: Mapping[Path, ExperimentConfig], *, quiet: bool) -> None:
+def _run_here(runs: Mapping[Path, ExperimentConfig], *, quiet: bool, log: Sequence[str]) -> None:
     """Train one run after the other in this process, on all of its cores."""
     for number, (folder, config) in enumerate(runs.items(), start=1):
         if quiet:
-            complete_run(folder, config, [])
+            complete_run(folder, config, log=log)
             continue
         print(f"run {number} of {len(runs)}: {folder}", flush=True)
         with ProgressDisplay() as display:
-            complete_run(folder, config, [display])
+            complete_run(folder, config, [display], log)
 
 
 def plan_runs(wanted: Mapping[Path, ExperimentConfig], out: Path, overwrite: bool) -> dict[Path, ExperimentConfig]:
@@ -104,6 +111,8 @@ def write_results(folders: Sequence[Path], out: Path, *, quiet: bool = False) ->
     save_figure(return_by_round(groups), out / "curves.png")
     save_figure(participation(groups), out / "participation.png")
     write_report(groups, out / "report.html")
+    for line in () if quiet else summary_lines(groups):
+        print(line)
     for name in () if quiet else ("table.md", "table.csv", "curves.png", "participation.png", "report.html"):
         print(out / name)
 

@@ -183,12 +183,12 @@ class GridDisplay:
 
 
 def describe_returns(record: RoundRecord) -> str:
-    """Mean return and worst client; ids count from 1 as in the paper."""
+    """Mean return and worst client."""
     returns = record.evaluation.mean_return
     if not len(returns):
         return "not evaluated"
     worst = int(np.argmin(returns))
-    client = int(record.evaluation.client[worst]) + 1
+    client = int(record.evaluation.client[worst])
     return f"mean return {np.mean(returns):.1f}  worst {returns[worst]:.1f} (client {client})"
 
 

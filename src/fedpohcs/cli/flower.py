@@ -165,7 +165,7 @@ class MemberOptions:
     members: Positional[Path]
     """File with the list of members."""
     client_id: int
-    """Number of the client, from 1."""
+    """Id of the client, from 0."""
     server: Path | None = None
     """State folder of a `fedpohcs flower server` on this machine, which then knows the device as well."""
 
@@ -305,11 +305,14 @@ def _members(config: ExperimentConfig, given: Path | None) -> str:
     path = given.absolute()
     owners, everyone = load_owners(path), set(range(n))
     require(
-        not private or load_members(path).keys() >= everyone, "members", str(path), f"must list the clients 1 to {n}"
+        not private or load_members(path).keys() >= everyone,
+        "members",
+        str(path),
+        f"must list the clients 0 to {n - 1}",
     )
     remedy = "Register them with: fedpohcs flower members add ... --server"
     registered = owners.keys() >= everyone or (private and not owners)
-    require(registered, "members", str(path), f"must have the nodes of the clients 1 to {n}", remedy)
+    require(registered, "members", str(path), f"must have the nodes of the clients 0 to {n - 1}", remedy)
     return str(path)
 
 
@@ -354,8 +357,8 @@ def keys(arguments: list[str]) -> None:
     if given.test_fleet:
         made = make_keys(given.out, given.clients, hosts, given.days)
         print(f"{made.folder}: ca.pem for every node; server.pem and server.key for the server;")
-        print(f"client-1 to client-{given.clients} for a node each; their .pub files to be registered;")
-        print("for private selection identity-1 and so on for a node each, and members for every node.")
+        print(f"client-0 to client-{given.clients - 1} for a node each; their .pub files to be registered;")
+        print("for private selection identity-0 and so on for a node each, and members for every node.")
         print("This is for trying things out: whoever has this folder can play every device.")
         print("In a fleet that counts each device makes its own keys: fedpohcs flower identity")
         return

@@ -5,6 +5,7 @@ Progress is read from the run folders, so a process may run anywhere as long as 
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.processes import EXIT_NOT_GUARDED, NOT_GUARDED, available_cores, interrupts_blocked
 from fedpohcs.runs.layout import is_run
 
 SECONDS_PER_POLL = 0.25
@@ -44,10 +46,14 @@ Launch = Callable[[Path, ExperimentConfig, int], Job]
 """Starts a run (folder, config) in one of the slots, which count from 0."""
 
 
-def complete_run(folder: Path, config: ExperimentConfig, observers: Sequence[Any] = ()) -> None:
+def complete_run(
+    folder: Path, config: ExperimentConfig, observers: Sequence[Any] = (), log: Sequence[str] = ()
+) -> None:
     """Train the missing rounds of the run in `folder`: all rounds, or those after the last stored one."""
     from fedpohcs.runs import experiment
+    from fedpohcs.runs.loggers import make_loggers
 
+    observers = [*observers, *make_loggers(log, folder)]
     if is_run(folder):
         experiment.resume_experiment(folder, rounds=config.rounds, observers=observers, keep_records=False)
     else:
@@ -102,24 +108,18 @@ def read_progress(folder: Path) -> Progress:
         return Progress(-1, float("nan"), float("nan"))
 
 
-def available_cores() -> list[int]:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 class LocalJob:
     """A run in a process of this machine, on cores of its own: runs that share cores slow each other down.
 
     The process is spawned, so it knows the selectors and worlds that the main module registers when it is imported.
     """
 
-    def __init__(self, folder: Path, config: ExperimentConfig, cores: list[int]) -> None:
+    def __init__(self, folder: Path, config: ExperimentConfig, cores: list[int], log: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._told, tells = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run_in_process, args=(folder, config, cores, tells))
-        self._process.start()
+        self._process = context.Process(target=_run_in_process, args=(folder, config, cores, log, tells))
+        with interrupts_blocked():
+            self._process.start()
         tells.close()
 
     def failure(self) -> str | None:
@@ -131,7 +131,7 @@ class LocalJob:
         try:
             return self._told.recv()
         except EOFError:  # the process ended without a message
-            return f"its process ended with code {code}"
+            return NOT_GUARDED if code == EXIT_NOT_GUARDED else f"its process ended with code {code}"
 
     def stop(self) -> None:
         self._process.terminate()
@@ -140,13 +140,15 @@ class LocalJob:
         self._process.join()
 
 
-def local_launcher(slots: int) -> Launch:
+def local_launcher(slots: int, log: Sequence[str] = ()) -> Launch:
     """Starts processes on this machine and divides the cores among the slots."""
     cores = available_cores()
-    return lambda folder, config, slot: LocalJob(folder, config, cores[slot::slots] or cores)
+    return lambda folder, config, slot: LocalJob(folder, config, cores[slot::slots] or cores, log)
 
 
-def _run_in_process(folder: Path, config: ExperimentConfig, cores: list[int], tells: Connection) -> None:
+def _run_in_process(
+    folder: Path, config: ExperimentConfig, cores: list[int], log: Sequence[str], tells: Connection
+) -> None:
     """What the process of a `LocalJob` does."""
     from fedpohcs.cli.signals import stopped_by_signals
 
@@ -154,8 +156,9 @@ def _run_in_process(folder: Path, config: ExperimentConfig, cores: list[int], te
         os.sched_setaffinity(0, cores)
     try:
         with stopped_by_signals():
-            complete_run(folder, config)
+            complete_run(folder, config, log=log)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C must not print a traceback
         sys.exit(130)
     except Exception as error:
         tells.send(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")

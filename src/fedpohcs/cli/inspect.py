@@ -34,14 +34,15 @@ def export(arguments: list[str]) -> None:
     given = _parse(options.ExportOptions, "export", arguments, export.__doc__)
     from fedpohcs.runs.export import export_policy
 
-    client = None if given.client is None else _index(given.client)
     with _warnings_as_notes():
-        export_policy(given.run, given.output, client, sample=given.sample)
+        export_policy(given.run, given.output, given.client, sample=given.sample, card=given.card)
     print(given.output)
+    if given.card:
+        print(given.output.with_name("README.md"))
 
 
 def play(arguments: list[str]) -> None:
-    """Let a trained policy play in the world of one client; print returns and draw a GIF."""
+    """Let a trained policy play in the world of one client, or of all; print returns and draw a GIF."""
     if arguments[:1] == ["hongkong"]:
         from fedpohcs.cli.traffic import play_drive
 
@@ -49,29 +50,64 @@ def play(arguments: list[str]) -> None:
     given = _parse(options.PlayOptions, "play", arguments, play.__doc__)
     require(given.episodes > 0, "episodes", given.episodes, "must be at least 1")
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
-    client = _index(given.client)
+    if given.output is not None and given.output.suffix != ".gif":
+        raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
+    if given.client is None:
+        return _play_with_all(given)
+    require(given.beside is None, "beside", given.beside, "must not be combined with client")
     from fedpohcs.runs.loading import read_config
     from fedpohcs.runs.playing import play_episodes
     from fedpohcs.runs.stored import find_stored
     from fedpohcs.worlds import world_class
-    from fedpohcs.worlds.pictures import write_gif
+    from fedpohcs.worlds.pictures import can_draw, write_gif
 
     run = find_stored(given.run).run
     config = read_config(run)
-    can_draw = world_class(config.world).painter is not None
+    has_painter = world_class(config.world).painter is not None
     if given.output is not None and given.output.suffix != ".gif":
         raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
     rule = f"cannot be drawn: there is no picture of the world {config.world}"
-    require(given.output is None or can_draw, "output", str(given.output), rule)
+    require(given.output is None or has_painter, "output", str(given.output), rule)
     with _warnings_as_notes():
-        episodes = play_episodes(given.run, client, given.episodes, given.seed, greedy=given.greedy)
+        episodes = play_episodes(given.run, given.client, given.episodes, given.seed, greedy=given.greedy)
     for number, episode in enumerate(episodes, start=1):
         end = "ended there" if episode.terminated else "out of time"
         print(f"episode {number}: return {episode.total:.2f} in {len(episode.rewards)} steps, {end}")
     print(f"mean return {sum(episode.total for episode in episodes) / len(episodes):.2f}")
-    if can_draw:
+    if can_draw(config.world, episodes[0]) or given.output is not None:
         output = given.output or run / f"client-{given.client}.gif"
-        write_gif(config, client, episodes[0], output)
+        write_gif(config, given.client, episodes[0], output)
+        print(output)
+
+
+def _play_with_all(given: options.PlayOptions) -> None:
+    """An episode of one policy, or of two, with every client."""
+    from fedpohcs.runs.loading import read_config
+    from fedpohcs.runs.playing import play_clients
+    from fedpohcs.runs.stored import find_stored
+    from fedpohcs.worlds.pictures import Panel, find_painter, write_fleet_gif
+
+    names = [given.run, *([given.beside] if given.beside else [])]
+    configs = [read_config(find_stored(name).run) for name in names]
+    config = configs[0]
+    populations = {(some.world, some.level, some.federation.num_clients) for some in configs}
+    require(len(populations) == 1, "beside", given.beside, "must have the same world, level and number of clients")
+    painter = find_painter(config.world)
+    drawable = painter is not None and painter.paint_all is not None
+    rule = f"cannot be drawn: there is no picture of all clients of {config.world}"
+    require(given.output is None or drawable, "output", str(given.output), rule)
+    panels = []
+    for name in names:
+        with _warnings_as_notes():
+            played = play_clients(name, given.seed, greedy=given.greedy)
+        returns = [episode.total for episode in played.episodes]
+        print(
+            f"{name}: {len(returns)} clients, mean return {sum(returns) / len(returns):.2f}, worst {min(returns):.2f}"
+        )
+        panels.append(Panel(played.title, played.episodes))
+    if drawable:
+        output = given.output or find_stored(given.run).run / "clients.gif"
+        write_fleet_gif(config, panels, output)
         print(output)
 
 
@@ -92,8 +128,8 @@ def evaluate(arguments: list[str]) -> None:
             worst, best = some.mean_return.argmin(), some.mean_return.argmax()
             print(
                 f"{rows.sum()} {title}: mean return {some.mean_return.mean():.2f}, worst tenth {some.worst_tenth:.2f}, "
-                f"worst {some.mean_return[worst]:.2f} (client {some.client[worst] + 1}), "
-                f"best {some.mean_return[best]:.2f} (client {some.client[best] + 1})"
+                f"worst {some.mean_return[worst]:.2f} (client {some.client[worst]}), "
+                f"best {some.mean_return[best]:.2f} (client {some.client[best]})"
             )
     if given.output is not None:
         _write_returns(given.output, found)
@@ -117,12 +153,6 @@ def _warnings_as_notes() -> Iterator[None]:
         yield
     for warning in caught:
         print(f"fedpohcs: {warning.message}", file=sys.stderr)
-
-
-def _index(client: int) -> int:
-    """The index of a client, from 0 as in files, for a number from 1 as people count."""
-    require(client >= 1, "client", client, "must be at least 1")
-    return client - 1
 
 
 def _parse(cls: type[T], command: str, arguments: list[str], description: str | None) -> T:

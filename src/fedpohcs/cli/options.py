@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Fixed, Positional, Suppress, arg
+from tyro.conf import Fixed, Positional, Suppress, UseAppendAction, arg
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import UserError, require
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,11 @@ class RunSettings(ExperimentConfig):
 
 @dataclass(frozen=True)
 class SharedSettings(RunSettings):
-    """The settings of all compared runs. Level, selector and seed vary from run to run."""
+    """The settings of all compared runs. Level, algorithm, selector and seed vary from run to run."""
 
     level: Suppress[Fixed[str]] = "medium"
     selector: Suppress[Fixed[str]] = "fedpohcs"
+    algorithm: Suppress[Fixed[str | None]] = None
     seed: Suppress[Fixed[int]] = 0
 
 
@@ -36,9 +37,11 @@ class TrainOptions:
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
-    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    """Run folder to write. None: runs/PRESET/LEVEL/NAME/seed-SEED; the algorithm or else the selector is the name."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    set: UseAppendAction[tuple[str, ...]] = ()
+    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; other options come after it."""
     log: str | None = None
     """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     overwrite: bool = False
@@ -85,17 +88,24 @@ class CompareOptions:
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     selectors: str = "fedavg,power-of-choice,gradient-norm,fedpohcs"
     """Names, joined by commas; see `fedpohcs list`. `fedavg+momentum` is a selector with a server optimiser."""
+    algorithms: str | None = None
+    """Algorithms, joined by commas, in place of selectors: fedavg,fedprox. `fedprox+fedpohcs` is one with another
+    selector. The name of a selector stands for the selector alone."""
     seeds: str = "0,1,2"
     """Whole numbers and ranges such as 10-12, joined by commas."""
     levels: str | None = None
     """Levels of heterogeneity, joined by commas. None: the preset's own."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+    set: UseAppendAction[tuple[str, ...]] = ()
+    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; other options come after it."""
     overwrite: bool = False
     """Run everything anew. Without it, runs that are complete are kept and others go on where they stopped."""
     jobs: int | None = None
     """Runs at the same time, each in a process with its own cores. 1: one after the other, in this process. None: as
     many as there are cores."""
+    log: str | None = None
+    """Further loggers of every run, joined by commas: tensorboard, wandb, mlflow."""
     quiet: bool = False
     """Print nothing but errors; the results are in the folder."""
     backend: Literal["local", "ray"] = "local"
@@ -133,6 +143,8 @@ class ConfigOptions:
     config: Annotated[RunSettings, arg(name="")]
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file to start from, in place of a preset."""
+    set: UseAppendAction[tuple[str, ...]] = ()
+    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; other options come after it."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,14 @@ class TableOptions:
     windows: str | None = None
     """More ranges of rounds to average over, joined by commas: 0-50,91-100."""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
+    rows: tuple[str, ...] = ()
+    """Show only rows whose name holds one of these texts: "last 10 rounds" "worst tenth". Not for csv. None: all."""
+    names: tuple[str, ...] = ()
+    """Names to show in place of those of selectors: fedpohcs=FedPOHCS."""
+    bold: bool = False
+    """Set the best estimate of each row in bold, in latex. It says nothing about how sure the difference is."""
+    label: str = "tab"
+    """Prefix of the labels of latex tables: tab:WORLD-LEVEL-means."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +218,12 @@ class ExportOptions:
     output: Positional[Path]
     """File to write; the ending names the format: npz or onnx."""
     client: int | None = None
-    """Client whose observation filter becomes part of an onnx file, counted from 1. None: the filter of a device that
+    """Client whose observation filter becomes part of an onnx file, counted from 0. None: the filter of a device that
     never trained, pooled over all clients."""
     sample: bool = False
     """Let an onnx file draw actions as in training. Without: the most likely action."""
+    card: bool = False
+    """Write a model card beside the file, README.md: YAML and Markdown as on the Hugging Face Hub. Nothing is sent."""
 
 
 @dataclass(frozen=True)
@@ -211,15 +233,18 @@ class PlayOptions:
     run: Positional[str]
     """Run folder, and after an @ which policy, as for export; or `hongkong`, which has options of its own: a drive
     through any area, by a policy or by IDM."""
-    client: int
-    """Client in whose world the policy plays, counted from 1."""
+    client: int | None = None
+    """Client in whose world the policy plays, counted from 0. None: an episode with every client."""
+    beside: str | None = None
+    """Without --client, another policy of the same clients to draw beside the first: RUN@0 is the one before
+    training."""
     episodes: int = 5
     seed: int = 0
     """Seed of the start states and of the policy's draws."""
     greedy: bool = False
     """Take the most likely action instead of drawing one."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
-    """GIF to write. None: RUN/client-N.gif, where the world can be drawn."""
+    """GIF to write. None: RUN/client-N.gif or RUN/clients.gif, where the world can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +270,22 @@ class EvaluateOptions:
 @dataclass(frozen=True)
 class ListOptions:
     """`fedpohcs list` has no options."""
+
+
+def check_table(given: TableOptions) -> None:
+    """Refuse options that the format of a table does not have."""
+    require(not (given.rows and given.format == "csv"), "rows", given.rows, "cannot go with csv, which has them all")
+    require(not given.bold or given.format == "latex", "bold", given.bold, "is for --format latex")
+    rule = "must be letters, digits, hyphens and colons"
+    require(re.fullmatch(r"[\w:.-]+", given.label) is not None, "label", given.label, rule)
+
+
+def display_names(texts: tuple[str, ...]) -> dict[str, str]:
+    """The names to show, by the names they replace."""
+    pairs = [text.partition("=") for text in texts]
+    for text, (name, equals, shown) in zip(texts, pairs, strict=True):
+        require(bool(name and equals and shown), "names", text, "must be NAME=SHOWN, such as fedpohcs=FedPOHCS")
+    return {name: shown for name, _, shown in pairs}
 
 
 def thresholds(text: str | None) -> tuple[float, ...] | None:

@@ -16,9 +16,10 @@ from fedpohcs.cli.parsing import parse
 from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, settings_as, starting_point
 from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.cli.theory import theory
+from fedpohcs.core.algorithms import find_algorithm, parse_method
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, printable, require, require_known
-from fedpohcs.core.registries import PRESETS, register_plugins
+from fedpohcs.core.registries import ALGORITHMS, PRESETS, register_plugins
 from fedpohcs.core.version import __version__
 from fedpohcs.runs.keeping import parse_keep
 
@@ -115,17 +116,17 @@ def resume(arguments: list[str]) -> None:
 
 
 def compare(arguments: list[str]) -> None:
-    """Train with several selectors, seeds and levels, or read existing runs; write table, figures and report."""
+    """Train with several algorithms, seeds and levels, or read existing runs; write table, figures and report."""
     if arguments and arguments[0] not in PRESETS and Path(arguments[0]).is_dir():
         return _compare_folders(arguments)
     start = starting_point("compare", arguments)
     given = _parse_compare(start, start.config(None, None))
     levels = _split("levels", given.levels) if given.levels else [given.config.level]
-    selectors, seeds = _split("selectors", given.selectors), _seeds(given.seeds)
+    methods, seeds = _methods(given), _seeds(given.seeds)
     configs = []
     for level in levels:
-        for selector in selectors:
-            shared = _parse_compare(start, start.config(level, selector)).config
+        for method in methods:
+            shared = _parse_compare(start, start.config(level, method)).config
             configs += [dataclasses.replace(settings_as(ExperimentConfig, shared), seed=seed) for seed in seeds]
     from fedpohcs.cli.compare import run_all, write_results
 
@@ -133,6 +134,15 @@ def compare(arguments: list[str]) -> None:
     with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
         run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend, quiet=given.quiet)
     write_results(list(runs), given.out, quiet=given.quiet)
+
+
+def _methods(given: options.CompareOptions) -> list[str]:
+    """The algorithms or selectors to compare."""
+    setting = "selector" if given.algorithms is None else "algorithm"
+    names = _split(f"{setting}s", given.algorithms or given.selectors)
+    for name in names:
+        parse_method(name, setting)
+    return names
 
 
 def _compare_folders(arguments: list[str]) -> None:
@@ -198,7 +208,7 @@ def report(arguments: list[str]) -> None:
 
 
 def list_names(arguments: list[str]) -> None:
-    """Print the worlds, levels, learners, selectors, metrics, presets, aggregators, server optimisers and attacks."""
+    """Print the names of worlds, levels, algorithms, learners, selectors and all other parts that are registered."""
     _parse(options.ListOptions, "list", arguments)
     from fedpohcs.core.registries import AGGREGATORS, ATTACKS, LEARNERS, METRICS, OPTIMISERS, SELECTORS, WORLDS
     from fedpohcs.metrics.base import find_metric
@@ -218,7 +228,8 @@ def list_names(arguments: list[str]) -> None:
         "server optimisers": OPTIMISERS,
         "attacks": attacks,
     }
-    sections = {"worlds": worlds} | {
+    algorithms = {name: find_algorithm(name).about for name in ALGORITHMS}
+    sections = {"worlds": worlds, "algorithms": algorithms} | {
         title: {name: _first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
     }
     for title, entries in sections.items():

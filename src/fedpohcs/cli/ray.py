@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from fedpohcs.core.errors import UserError
 class RayJob:
     """A run as a Ray task of one core."""
 
-    def __init__(self, ray: Any, folder: Path, config: ExperimentConfig) -> None:
+    def __init__(self, ray: Any, folder: Path, config: ExperimentConfig, log: Sequence[str]) -> None:
         self._ray = ray
-        self._result = ray.remote(num_cpus=1)(_task).remote(str(folder.resolve()), to_dict(config))
+        self._result = ray.remote(num_cpus=1)(_task).remote(str(folder.resolve()), to_dict(config), log)
 
     def failure(self) -> str | None:
         ready, _ = self._ray.wait([self._result], timeout=0)
@@ -32,16 +32,16 @@ class RayJob:
         self._ray.cancel(self._result, force=False)
 
 
-def _task(folder: str, config: dict[str, Any]) -> str:
+def _task(folder: str, config: dict[str, Any], log: Sequence[str]) -> str:
     try:
-        complete_run(Path(folder), from_dict(config))
+        complete_run(Path(folder), from_dict(config), log=log)
     except UserError as error:
         return str(error)
     return ""
 
 
 @contextmanager
-def ray_cluster() -> Iterator[tuple[Launch, int]]:
+def ray_cluster(log: Sequence[str] = ()) -> Iterator[tuple[Launch, int]]:
     """A launcher for the cluster that RAY_ADDRESS names, or for one on this machine; and its number of cores."""
     try:
         import ray
@@ -52,6 +52,6 @@ def ray_cluster() -> Iterator[tuple[Launch, int]]:
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))
-        yield lambda folder, config, slot: RayJob(ray, folder, config), max(1, cores)
+        yield lambda folder, config, slot: RayJob(ray, folder, config, log), max(1, cores)
     finally:
         ray.shutdown()

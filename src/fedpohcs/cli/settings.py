@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fedpohcs.cli.options import RunSettings
 from fedpohcs.cli.parsing import parse
+from fedpohcs.core.algorithms import parse_method, with_algorithm
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.core.learning import as_kind
@@ -24,16 +25,16 @@ class StartingPoint(NamedTuple):
     """Where the settings of a command come from before its options change them."""
 
     name: str
-    config: Callable[[str | None, str | None], ExperimentConfig]  # of a level and a selector; None: the default
+    config: Callable[[str | None, str | None], ExperimentConfig]  # of a level and a method; None: the default
     rest: list[str]
     level: str | None
-    selector: str | None
+    method: str | None
 
 
 def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--config", "--level", "--selector", "--clients", "--env"):
+    for option in ("--config", "--level", "--selector", "--algorithm", "--clients", "--env"):
         peek.add_argument(option)
     peek.add_argument("--learner.kind", dest="learner")
     try:
@@ -51,7 +52,7 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
         from fedpohcs.core.toml import read_toml
 
         base = read_toml(Path(seen.config))
-        name, make = Path(seen.config).stem, lambda level, selector: _with_names(base, level, selector)
+        name, make = Path(seen.config).stem, lambda level, *names: _with_names(base, level, *names)
     elif name is not None:
         make = functools.partial(preset, name)
     elif "-h" in arguments or "--help" in arguments:
@@ -61,7 +62,7 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
         first, known = next(iter(PRESETS)), ", ".join(PRESETS)
         raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
     if seen.env is not None:
-        own = make(None, None)
+        own = make(None, None, None)
         require(hasattr(own.scenario, "env"), "env", seen.env, f"is for the world 'gym', not for {own.world!r}")
     rest = present_names(rest)
     clients = None if seen.clients is None else _whole_number("clients", seen.clients)
@@ -69,7 +70,7 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     def start(level: str | None, selector: str | None) -> ExperimentConfig:
         return _with_learner(_with_clients(_with_method(make, level, selector), clients), seen.learner)
 
-    return StartingPoint(name, start, rest, seen.level, seen.selector)
+    return StartingPoint(name, start, rest, seen.level, _method(seen.algorithm, seen.selector))
 
 
 class Given(NamedTuple):
@@ -83,7 +84,7 @@ class Given(NamedTuple):
 def parse_experiment(cls: Callable[..., Any], command: str, description: str | None, arguments: list[str]) -> Given:
     """The options of a command, and the experiment that they make of a preset or file."""
     start = starting_point(command, arguments)
-    default = cls(settings_as(RunSettings, start.config(start.level, start.selector)))
+    default = cls(settings_as(RunSettings, start.config(start.level, start.method)))
     options = parse(type(default), f"fedpohcs {command} {start.name}", description, start.rest, default)
     config = settings_as(ExperimentConfig, options.config)
     return Given(options, config, Path("runs") / start.name / run_path(config))
@@ -101,26 +102,46 @@ def present_names(arguments: list[str]) -> list[str]:
 
 
 def _split_methods(arguments: list[str]) -> list[str]:
-    """The options with `--selector fedavg+momentum` written out as two."""
-    split = []
+    """The options with `--selector fedavg+momentum` written out as two, and so for `--algorithm`."""
+    split: list[str] = []
     for before, option in zip(["", *arguments], arguments, strict=False):
-        is_method = before == "--selector" or option.startswith("--selector=")
-        selector, plus, optimiser = option.partition("+") if is_method else (option, "", "")
-        split += [selector, "--federation.server-optimiser", optimiser] if plus else [option]
+        joined = re.fullmatch(r"--(selector|algorithm)=(.*)", option, re.DOTALL)
+        if joined or before in ("--selector", "--algorithm"):
+            split = split if joined else split[:-1]
+            split += _options_of(joined[2] if joined else option, joined[1] if joined else before[2:])
+        else:
+            split.append(option)
     return split
 
 
-def _with_names(config: ExperimentConfig, level: str | None, selector: str | None) -> ExperimentConfig:
+def _options_of(method: str, setting: str) -> list[str]:
+    """The options that a method stands for."""
+    names = ("--algorithm", "--selector", "--federation.server-optimiser")
+    parts = zip(names, parse_method(method, setting), strict=True)
+    return [word for option, name in parts if name is not None for word in (option, name)]
+
+
+def _method(algorithm: str | None, selector: str | None) -> str | None:
+    """An algorithm and a selector as one name, as `compare` takes them."""
+    if selector is not None:
+        parse_method(selector, "selector")
+    return "+".join(filter(None, (algorithm, selector))) or None
+
+
+def _with_names(
+    config: ExperimentConfig, level: str | None, selector: str | None, algorithm: str | None
+) -> ExperimentConfig:
+    config = config if algorithm is None else with_algorithm(config, algorithm)
     return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
 
 
-def _with_method(
-    make: Callable[[str | None, str | None], ExperimentConfig], level: str | None, method: str | None
-) -> ExperimentConfig:
-    """The config of a selector, or of `selector+optimiser`."""
-    selector, _, optimiser = (method or "").partition("+")
-    config = make(level, selector or None)
-    if not optimiser:
+def _with_method(make: Callable[..., ExperimentConfig], level: str | None, method: str | None) -> ExperimentConfig:
+    """The config of an algorithm or a selector, perhaps with a server optimiser: `fedavg+momentum`."""
+    if method is None:
+        return make(level, None, None)
+    algorithm, selector, optimiser = parse_method(method)
+    config = make(level, selector, algorithm)
+    if optimiser is None:
         return config
     return dataclasses.replace(config, federation=dataclasses.replace(config.federation, server_optimiser=optimiser))
 

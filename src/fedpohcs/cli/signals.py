@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedpohcs.core.processes import let_interrupts_in
+
 SECONDS_TO_TRY_AGAIN = 0.01
 
 
@@ -27,20 +29,26 @@ def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
 
     def try_again(dropped: Any) -> None:
         """Python drops what is raised in some callbacks, such as those of garbage collection, in which JAX has one."""
+        if isinstance(dropped.exc_value, OSError) and "race condition" in str(dropped.exc_value):
+            return None  # a second signal came while the first was handled
         if not isinstance(dropped.exc_value, KeyboardInterrupt):
             return report(dropped)
         number = signal.SIGTERM if isinstance(dropped.exc_value, TerminationInterrupt) else signal.SIGINT
         signal.signal(number, stop)
         threading.Timer(SECONDS_TO_TRY_AGAIN, os.kill, (os.getpid(), number)).start()
+        return None
 
-    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: signal.SIG_IGN}
+    handlers: dict[int, Any] = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        handlers[signal.SIGHUP] = signal.SIG_IGN
     before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
     report, sys.unraisablehook = sys.unraisablehook, try_again
     try:
+        let_interrupts_in()
         yield
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(message) from interrupt
     finally:
-        sys.unraisablehook = report
         for name, handler in before.items():
             signal.signal(name, handler)
+        sys.unraisablehook = report

@@ -12,6 +12,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        return
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)

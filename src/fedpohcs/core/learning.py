@@ -100,6 +100,9 @@ class PPOConfig(LearningConfig):
     kind: str = "ppo"
     loss: Literal["kl-penalty", "clip"] = "kl-penalty"
     """Surrogate objective: adaptive KL penalty (the paper's), or PPO's clipped one."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """How the policy follows its gradient: with `momentum` (the paper's), or by Adam. A client keeps the moments of
+    either between its rounds, as it keeps those of the critic."""
     epochs: int = 1
     """E, passes over the collected steps by the policy."""
     batch_size: int = 128
@@ -108,6 +111,7 @@ class PPOConfig(LearningConfig):
     """Decay factor per round."""
     learning_rate_floor: float = 1e-8
     momentum: float = 0.9
+    """Of the optimiser sgd."""
     max_gradient_norm: float = 10.0
     gae_discount: float = 0.95
     """lambda of generalised advantage estimation."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from fedpohcs.core.algorithms import find_algorithm, with_algorithm
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, ModellingConfig
 from fedpohcs.core.errors import require_known
 from fedpohcs.core.learning import PPOConfig
@@ -174,12 +175,16 @@ def hongkong_paper(level: str = "areas", selector: str = "fedpohcs") -> Experime
     return _as_stated(hongkong(level, selector), trajectories=1000)
 
 
-def preset(name: str, level: str | None = None, selector: str | None = None) -> ExperimentConfig:
-    """The experiment called `name`, at a level of heterogeneity and with a way to select.
+def preset(
+    name: str, level: str | None = None, selector: str | None = None, algorithm: str | None = None
+) -> ExperimentConfig:
+    """The experiment called `name`, at a level of heterogeneity, with an algorithm and a way to select.
 
     Example:
         >>> preset("mountain-cars", level="high").learner.entropy_decay_rounds
         50
+        >>> preset("tabular", algorithm="fedavgm").federation.server_optimiser
+        'momentum'
     """
     register_plugins()
     require_known("preset", name, PRESETS)
@@ -187,7 +192,10 @@ def preset(name: str, level: str | None = None, selector: str | None = None) -> 
     if level is not None:
         require_known("level", level, WORLDS.find(PRESETS[name]().world).levels)
         choice["level"] = level
+    bundle = {} if algorithm is None else find_algorithm(algorithm).settings
+    selector = selector or bundle.get("selector")
     if selector is not None:
         require_known("selector", selector, SELECTORS)
         choice["selector"] = selector
-    return PRESETS[name](**choice)
+    config = PRESETS[name](**choice)
+    return config if algorithm is None else replace(with_algorithm(config, algorithm), **choice)

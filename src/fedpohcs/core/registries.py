@@ -101,12 +101,14 @@ METRICS = Registry(
     "metric",
     {
         "mean_return": "fedpohcs.metrics.returns:MEAN_RETURN",
+        "episode_return": "fedpohcs.metrics.returns:EPISODE_RETURN",
         "return_std": "fedpohcs.metrics.returns:RETURN_STD",
         "episode_length": "fedpohcs.metrics.returns:EPISODE_LENGTH",
         "gradient_norm": "fedpohcs.metrics.gradients:GRADIENT_NORM",
         "gradient_scale": "fedpohcs.metrics.gradients:GRADIENT_SCALE",
         "return_gradient": "fedpohcs.metrics.gradients:RETURN_GRADIENT",
         "policy_gradient": "fedpohcs.metrics.gradients:POLICY_GRADIENT",
+        "update_norm": "fedpohcs.metrics.updates:UPDATE_NORM",
         "weighted_advantage": "fedpohcs.metrics.table:WEIGHTED_ADVANTAGE",
     },
 )
@@ -123,6 +125,17 @@ SELECTORS = Registry(
         "potential-sampling": "fedpohcs.server.selection.proportional:potential_sampling",
         "gradient-sampling": "fedpohcs.server.selection.proportional:gradient_sampling",
         "gradient-sampling-one-phase": "fedpohcs.server.selection.proportional:gradient_sampling_one_phase",
+        "optimal-sampling": "fedpohcs.server.selection.optimal:optimal_sampling",
+        "optimal-sampling-approximate": "fedpohcs.server.selection.optimal:optimal_sampling_approximate",
+        "cpow-d": "fedpohcs.server.selection.power_of_choice:cpow_d",
+        "rpow-d": "fedpohcs.server.selection.power_of_choice:rpow_d",
+        "learnability": "fedpohcs.server.selection.learnability:learnability",
+        "leave-one-out": "fedpohcs.server.selection.leave_one_out:leave_one_out",
+        "gradient-agreement": "fedpohcs.server.selection.gradient_agreement:gradient_agreement",
+        "clustered-sampling": "fedpohcs.server.selection.clustered:clustered_sampling",
+        "divfl": "fedpohcs.server.selection.divfl:divfl",
+        "oort": "fedpohcs.server.selection.oort:oort",
+        "afl": "fedpohcs.server.selection.afl:afl",
         "full": "fedpohcs.server.selection.fedavg:full",
         "heterogeneity-only": "fedpohcs.server.selection.ablations:heterogeneity_only",
         "potential-only": "fedpohcs.server.selection.ablations:potential_only",
@@ -153,9 +166,25 @@ OPTIMISERS = Registry(
         "adam": "fedpohcs.server.optimisers.adam:adam",
         "yogi": "fedpohcs.server.optimisers.yogi:yogi",
         "fedexp": "fedpohcs.server.optimisers.fedexp:fedexp",
+        "fedvarp": "fedpohcs.server.optimisers.fedvarp:fedvarp",
+        "scaffold": "fedpohcs.server.optimisers.scaffold:scaffold",
+        "fedcm": "fedpohcs.server.optimisers.fedcm:fedcm",
+        "qffl": "fedpohcs.server.optimisers.qffl:qffl",
     },
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
+
+ALGORITHMS = Registry(
+    "algorithm",
+    {
+        "ppo-clip": "fedpohcs.core.algorithms:PPO_CLIP",
+        "fedavgm": "fedpohcs.core.algorithms:FEDAVGM",
+        "fedadam": "fedpohcs.core.algorithms:FEDADAM",
+        "fedyogi": "fedpohcs.core.algorithms:FEDYOGI",
+        "fedexp": "fedpohcs.core.algorithms:FEDEXP",
+    },
+)
+"""Instances of `Algorithm`: named bundles of settings. A selector's name stands for the selector alone."""
 
 ATTACKS = Registry(
     "attack",
@@ -183,6 +212,17 @@ PRESETS = Registry(
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",
         "tabular": "fedpohcs.core.presets:tabular",
+        "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
+        "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
+        "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",
+        "gym/MountainCar-v0": "fedpohcs.core.gym_presets:mountain_car",
+        "gym/MountainCarContinuous-v0": "fedpohcs.core.gym_presets:mountain_car_continuous",
+        "gym/LunarLander-v3": "fedpohcs.core.gym_presets:lunar_lander",
+        "gym/LunarLanderContinuous-v3": "fedpohcs.core.gym_presets:lunar_lander_continuous",
+        "gym/BipedalWalker-v3": "fedpohcs.core.gym_presets:bipedal_walker",
+        "gym/Hopper-v5": "fedpohcs.core.gym_presets:hopper",
+        "gym/Walker2d-v5": "fedpohcs.core.gym_presets:walker",
+        "gym/HalfCheetah-v5": "fedpohcs.core.gym_presets:half_cheetah",
     },
 )
 """Functions of level and selector that make an `ExperimentConfig`."""
@@ -196,6 +236,7 @@ STORED_TYPES = Registry(
         "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
         "one-phase-state": "fedpohcs.server.selection.one_phase:OnePhaseState",
         "client-snapshot": "fedpohcs.execution.clients:Snapshot",
+        "controlled-memory": "fedpohcs.learners.client:ControlledMemory",
         "client-state": "fedpohcs.execution.clients:ClientState",
         "play-order": "fedpohcs.execution.clients:PlayOrder",
         "private-snapshot": "fedpohcs.execution.private:PrivateSnapshot",
@@ -222,6 +263,7 @@ REGISTRIES: dict[str, Registry] = {
     "selectors": SELECTORS,
     "aggregators": AGGREGATORS,
     "optimisers": OPTIMISERS,
+    "algorithms": ALGORITHMS,
     "attacks": ATTACKS,
     "presets": PRESETS,
     "stored_types": STORED_TYPES,

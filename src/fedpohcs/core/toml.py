@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from fedpohcs.core.algorithms import under_settings
 from fedpohcs.core.config import ExperimentConfig, from_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.reading import parse_toml, read_settings
@@ -25,7 +26,7 @@ def to_toml(config: ExperimentConfig) -> str:
 
 
 def read_toml(path: Path) -> ExperimentConfig:
-    """The config in a file. Keys that are missing have the default of their class."""
+    """The config in a file. Keys that are missing have the value of its algorithm, or the default of their class."""
     try:
         values = parse_toml(read_settings(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -34,6 +35,8 @@ def read_toml(path: Path) -> ExperimentConfig:
     except ValueError as error:
         raise UserError(f"config (={str(path)!r}) is not TOML: {error}.") from error
     try:
+        if isinstance(name := values.get("algorithm"), str):
+            values = under_settings(name, values)
         return from_dict(values)
     except UserError as error:
         raise UserError(f"config (={str(path)!r}): {error}") from error

@@ -1,6 +1,7 @@
 """A federation on Flower: the same rounds, with clients behind a network."""
 
 import importlib.util
+import signal
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
@@ -8,6 +9,8 @@ from fedpohcs.core.errors import UserError, require
 
 def require_flower(*, simulation: bool = False) -> None:
     """Say in one line what is missing."""
+    if not hasattr(signal, "SIGKILL"):  # Windows
+        raise UserError("Flower fleets need Linux or macOS. On Windows use WSL, or fedpohcs train.")
     if importlib.util.find_spec("flwr") is None:
         raise UserError("Flower is not installed. Install it with: pip install 'fedpohcs[flower]'")
     if simulation and importlib.util.find_spec("ray") is None:

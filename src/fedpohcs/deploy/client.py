@@ -72,7 +72,7 @@ class RemoteClient:
         self, config: ExperimentConfig, client: int, states: Path, *, record: bool, member: Member | None = None
     ) -> None:
         n = config.federation.num_clients
-        require(0 <= client < n, "client-id", client + 1, f"must lie between 1 and num_clients (={n})")
+        require(0 <= client < n, "client-id", client, f"must be at least 0 and below num_clients (={n})")
         # A single client needs a single group.
         self.config = replace(config, executor="one-by-one", groups=1)
         self.client = client
@@ -137,7 +137,7 @@ class RemoteClient:
         arrays: dict[str, Any] = {}
         if request.phase == EVALUATE:
             result = executor.evaluate(params, number, me)
-            require(len(result.client) == 1, "client", self.client + 1, "could not play its environment")
+            require(len(result.client) == 1, "client", self.client, "could not play its environment")
             arrays = {"mean_return": result.mean_return[0], "steps": result.steps[0], **_info(result.info)}
         if request.measures:
             arrays |= self._measured(executor, request, params)

@@ -247,7 +247,7 @@ class FlowerExecutor:
                     answers[client] = arrays
                 except BadReplyError as error:
                     self._leave_out(client, request, error)
-        silent = [client + 1 for client in requests if client not in answers]
+        silent = [client for client in requests if client not in answers]
         if silent:
             log.warning("round %d, %s: no answer that counts from the clients %s", number, phase, silent)
         return answers
@@ -334,12 +334,12 @@ class FlowerExecutor:
 
     def _enrol(self, client: int, node: int) -> None:
         if not 0 <= client < self.num_clients:
-            raise UserError(f"client-id (={client + 1}) must lie between 1 and num_clients (={self.num_clients}).")
+            raise UserError(f"client-id (={client}) must be at least 0 and below num_clients (={self.num_clients}).")
         if self.owners and self.owners.get(client) != node:
             owner = f"belongs to node {self.owners[client]}" if client in self.owners else "belongs to no node"
-            raise UserError(f"client-id (={client + 1}) {owner} in the list of members.")
+            raise UserError(f"client-id (={client}) {owner} in the list of members.")
         if client in self.nodes:
-            raise UserError(f"client-id (={client + 1}) belongs to node {self.nodes[client]} already.")
+            raise UserError(f"client-id (={client}) belongs to node {self.nodes[client]} already.")
         self.nodes[client] = node
         self.refused.pop(node, None)
 

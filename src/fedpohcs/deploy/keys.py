@@ -54,15 +54,15 @@ class Keys(NamedTuple):
         return self.folder / SERVER_KEY
 
     def node_key(self, client: int) -> Path:
-        """Private key of the node of a client, counted from 1; goes to that node only."""
+        """Private key of the node of a client; goes to that node only."""
         return self.folder / f"client-{client}"
 
     def node_public_key(self, client: int) -> Path:
-        """Public key of the node of a client, counted from 1; is registered with the server."""
+        """Public key of the node of a client; is registered with the server."""
         return self.folder / f"client-{client}.pub"
 
     def identity(self, client: int) -> Path:
-        """Private key of a client, counted from 1, for private selection; goes to its node only."""
+        """Private key of a client for private selection; goes to its node only."""
         return self.folder / f"identity-{client}"
 
     @property
@@ -94,9 +94,9 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 
     _check_certificate(hosts, days)
     _check_new(folder)
     keys = make_certificates(folder, hosts, days)
-    for client in range(1, num_clients + 1):
+    for client in range(num_clients):
         _write_node_key(keys, client)
-    keys.members.write_text("".join(_new_member(keys, client) for client in range(1, num_clients + 1)))
+    keys.members.write_text("".join(_new_member(keys, client) for client in range(num_clients)))
     make_operator(keys.operator)
     return keys
 
@@ -175,19 +175,19 @@ def make_identity(folder: Path) -> Path:
 
 
 def load_members(path: Path) -> dict[int, bytes]:
-    """Read the Ed25519 public keys of all members, by client, counted from 0."""
+    """Read the Ed25519 public keys of all members, by client."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    found = {client - 1: keys.identity for client, keys in read_members(path).items()}
+    found = {client: keys.identity for client, keys in read_members(path).items()}
     keys: dict[int, Any] = {client: load_ssh_public_key(text.encode()) for client, text in found.items() if text}
     return {client: key.public_bytes_raw() for client, key in keys.items()}
 
 
 def load_identity(path: Path, client: int, members: Mapping[int, bytes]) -> Any:
-    """Read the private key of a client, counted from 0; its public key must be the one in the list of members."""
+    """Read the private key of a client; its public key must be the one in the list of members."""
     key = load_private("identity", path)
     known = members.get(client) == key.public_key().public_bytes_raw()
-    require(known, "identity", str(path), f"is not the key of client {client + 1} in the list of members")
+    require(known, "identity", str(path), f"is not the key of client {client} in the list of members")
     return key
 
 

@@ -90,7 +90,7 @@ class LocalFleet:
             self.start_front()
             if self.keys:
                 self._register_nodes(self.keys)
-            for client in range(1, self.num_clients + 1):
+            for client in range(self.num_clients):
                 self.start_node(client)
 
     def start_front(self) -> None:
@@ -103,8 +103,8 @@ class LocalFleet:
         wait_until_answered(port, name, lambda: self.check_alive(name))
 
     def _register_nodes(self, keys: Keys) -> None:
-        names = [f"register-{client}" for client in range(1, self.num_clients + 1)]
-        for client, name in enumerate(names, start=1):
+        names = [f"register-{client}" for client in range(self.num_clients)]
+        for client, name in enumerate(names):
             public = str(keys.node_public_key(client))
             self.spawn(name, find_program("flwr"), "supernode", "register", public, "fleet")
         for name in names:
@@ -112,7 +112,7 @@ class LocalFleet:
                 raise UserError(f"a SuperNode could not be registered. See {self.logs / name}.log.")
 
     def start_node(self, client: int, key: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start the node of client number `client`, counted from 1."""
+        """Start the node of a client."""
         arguments = ["--superlink", f"{LOOPBACK}:{self.port}", "--client-id", str(client)]
         arguments += ["--state-dir", str(self.states)]
         arguments += ["--allow", *self.allow] if self.allow else []

@@ -1,9 +1,7 @@
 """The node's side of private selection. Its process may end after any message, so keys and table are on disk."""
 
-import fcntl
 import logging
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpohcs.core.files import make_private_folder, replace_file
+from fedpohcs.core.locks import FolderLock
 from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.client import EMPTY, Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
@@ -77,7 +76,7 @@ class Member:
                     self.party.restore(None if kept is None else _from_arrays(kept.membership))
                     yield kept
             except RefusedError as reason:
-                log.warning("client %d refuses a message of private selection: %s", self.party.client + 1, reason)
+                log.warning("client %d refuses a message of private selection: %s", self.party.client, reason)
 
     def _store(self, policy: bytes, table: WeightedAdvantage) -> None:
         membership = self.party.state()
@@ -98,12 +97,8 @@ class Member:
     def _alone(self) -> Iterator[None]:
         """Lock the state, so that a late process cannot overwrite a newer state with an older one."""
         make_private_folder(self.folder)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with FolderLock(self.folder, wait=True):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _to_arrays(membership: Membership) -> Membership:

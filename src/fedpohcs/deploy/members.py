@@ -34,14 +34,14 @@ class MemberKeys:
     node_id: int | None = None
 
     def lines(self, client: int) -> str:
-        """The lines of a client, counted from 1."""
+        """The lines of a client."""
         identity = f"{client} {self.identity}\n" if self.identity else ""
         number = "" if self.node_id is None else f" {self.node_id}"
         return identity + (f"{client} {self.node}{number}\n" if self.node else "")
 
 
 def read_members(path: Path) -> dict[int, MemberKeys]:
-    """Read the list of members, by client, counted from 1."""
+    """Read the list of members, by client."""
     members: dict[int, MemberKeys] = {}
     for number, line in enumerate(read_text("members", path).splitlines(), start=1):
         client, _, text = line.strip().partition(" ")
@@ -50,7 +50,7 @@ def read_members(path: Path) -> dict[int, MemberKeys]:
         rule = f"must say CLIENT-ID ssh-ed25519 KEY or CLIENT-ID ecdsa-... KEY in line {number}, each client once"
         kind = kind_of(text)
         known = members.get(int(client), MemberKeys()) if client.isdecimal() and len(client) < 10 else None
-        require(known is not None and client != "0" and kind is not None, "members", str(path), rule)
+        require(known is not None and kind is not None, "members", str(path), rule)
         assert known is not None and kind is not None
         require(getattr(known, kind) is None, "members", str(path), rule)
         changes: dict[str, Any] = {kind: " ".join(text.split()[:2])}
@@ -61,8 +61,8 @@ def read_members(path: Path) -> dict[int, MemberKeys]:
 
 
 def load_owners(path: Path) -> dict[int, int]:
-    """Read which node of Flower runs each client, counted from 0, as far as nodes are registered."""
-    found = {client - 1: keys.node_id for client, keys in read_members(path).items()}
+    """Read which node of Flower runs each client, as far as nodes are registered."""
+    found = {client: keys.node_id for client, keys in read_members(path).items()}
     return {client: node for client, node in found.items() if node is not None}
 
 
@@ -98,8 +98,8 @@ def read_public(path: Path) -> MemberKeys:
 
 
 def add_member(path: Path, client: int, given: MemberKeys, server: Path | None) -> MemberKeys:
-    """Add a client, counted from 1, to the list, and register its node with the SuperLink of `server`, if given."""
-    require(client > 0, "client-id", client, "must be at least 1")
+    """Add a client to the list, and register its node with the SuperLink of `server`, if given."""
+    require(client >= 0, "client-id", client, "must be at least 0")
     members = read_members(path) if path.exists() else {}
     remedy = f"Take it out with: fedpohcs flower members remove {path} --client-id {client}"
     require(client not in members, "client-id", client, "is in the list already", remedy)

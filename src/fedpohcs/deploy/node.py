@@ -20,15 +20,15 @@ if TYPE_CHECKING:  # imported at run time only if selection is private
 
 
 def logical_client(context: Context) -> int:
-    """Index of the client of this node, from 0. `client-id` counts from 1, and `partition-id` of simulations from 0."""
+    """Id of the client of this node: `client-id`, or `partition-id` in a simulation."""
     given = context.node_config
     if "client-id" in given:
         number = given["client-id"]
-        require(type(number) is int and number > 0, "client-id", number, "must be a whole number from 1")
-        return int(number) - 1
+        require(type(number) is int and number >= 0, "client-id", number, "must be a whole number, 0 or more")
+        return int(number)
     if "partition-id" in given:
         return int(given["partition-id"])
-    raise UserError("client-id (=none) must be in the node config: flower-supernode --node-config 'client-id=1'.")
+    raise UserError("client-id (=none) must be in the node config: flower-supernode --node-config 'client-id=0'.")
 
 
 def state_folder(context: Context) -> Path:
@@ -64,7 +64,7 @@ def _is_simulated(context: Context) -> bool:
 def run_folder(states: Path, run: str, client: int) -> Path:
     """Folder for the state of one client in one run."""
     require(run.isalnum(), "run", run, "must be letters and digits")
-    return states / run / f"client-{client + 1}"
+    return states / run / f"client-{client}"
 
 
 def session_folder(folder: Path, members: Mapping[int, bytes]) -> Path:
@@ -82,7 +82,7 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     client, paths = logical_client(context), _key_files(context)
     if config.privacy == "none":
         remedy = "Take identity out of the node config if the server may see this client's tables."
-        require(paths is None, "privacy", config.privacy, f"is not enough for client {client + 1}", remedy)
+        require(paths is None, "privacy", config.privacy, f"is not enough for client {client}", remedy)
         return None
     from fedpohcs.deploy.keys import ledger_of, load_identity, load_members
     from fedpohcs.deploy.member import Member
@@ -90,7 +90,7 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     from fedpohcs.privacy.terms import run_parameters
 
     if paths is None:
-        needed = f"identity='identity-{client + 1}' members='members' plan-key='operator.pub'"
+        needed = f"identity='identity-{client}' members='members' plan-key='operator.pub'"
         raise UserError(f"identity (=none) must be in the node config with privacy {config.privacy!r}: {needed}.")
     require_masked(config)
     known = load_members(paths.members)
@@ -141,5 +141,5 @@ def _key_files(context: Context) -> KeyFiles | None:
         from fedpohcs.deploy.keys import Keys
 
         keys = Keys(Path(str(folder)))
-        return KeyFiles(keys.identity(logical_client(context) + 1), keys.members, keys.operator_public)
+        return KeyFiles(keys.identity(logical_client(context)), keys.members, keys.operator_public)
     return None

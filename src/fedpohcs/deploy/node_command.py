@@ -28,7 +28,7 @@ class NodeOptions:
     superlink: str
     """HOST:PORT of the SuperLink."""
     client_id: int
-    """Number of the client that this device runs, from 1."""
+    """Id of the client that this device runs, from 0."""
     root_certificates: Path | None = None
     """ca.pem: certificate of the authority that signed the server's certificate."""
     key: Path | None = None
@@ -53,7 +53,7 @@ class NodeOptions:
     """Let Flower send usage statistics to its developers."""
 
     def __post_init__(self) -> None:
-        require(self.client_id > 0, "client-id", self.client_id, "must be at least 1")
+        require(self.client_id >= 0, "client-id", self.client_id, "must be at least 0")
         rule = "must be given, or --insecure"
         for name in ("root_certificates", "key"):
             require(self.insecure or bool(getattr(self, name)), name.replace("_", "-"), None, rule)

@@ -13,7 +13,7 @@ def signed_plan(config: ExperimentConfig, members: Path, operator: Path, days: i
     """A new plan for this config and these members, signed with the operator's key."""
     require(days > 0, "days", days, "must be at least 1")
     known, n = load_members(members), config.federation.num_clients
-    require(known.keys() >= set(range(n)), "members", str(members), f"must list the clients 1 to {n}")
+    require(known.keys() >= set(range(n)), "members", str(members), f"must list the clients 0 to {n - 1}")
     return sign_plan(new_plan(config, known, days), load_private("operator", operator))
 
 

@@ -43,7 +43,7 @@ def make_flower_executor(
     """
     if config.privacy == "none":
         return FlowerExecutor(config, grid=grid, record=record, snapshot=snapshot, limits=limits, owners=owners)
-    missing = [n + 1 for n in range(config.federation.num_clients) if n not in (members or {})]
+    missing = [n for n in range(config.federation.num_clients) if n not in (members or {})]
     if missing:
         raise UserError(f"members must list the key of every client, but lacks those of {missing[:5]}.")
     if snapshot is not None and not isinstance(snapshot, PrivateSnapshot):
@@ -115,7 +115,7 @@ class GridWire:
             self.down[client] += len(message)
             self.up[client] += len(answers.get(client, b""))
         refused = {client for client, answer in answers.items() if not answer}
-        self.refusals += [f"client {client + 1} refused; its log says why" for client in sorted(refused)]
+        self.refusals += [f"client {client} refused; its log says why" for client in sorted(refused)]
         return {client: answer for client, answer in answers.items() if answer}
 
 

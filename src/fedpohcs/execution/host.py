@@ -126,7 +126,7 @@ class HostExecutor(LocalExecutor):
     def _reported(self, order: PlayOrder, client: int, played: ClientEpisodes) -> ClientEpisodes:
         """Log a warning for a failure, with the round and the client, counted from 1; return what was played."""
         number = order.round_number + (order.purpose in (Purpose.TRAINING, Purpose.MODELLING))
-        where = f"client {client + 1}, round {number}"
+        where = f"client {client}, round {number}"
         if played.failure is not None:
             log.warning("%s is left out: %s", where, played.failure)
             return played._replace(failure=f"{where}: {played.failure}")

@@ -115,7 +115,7 @@ class OneByOneMap:
             try:
                 result = jax.tree.map(np.asarray, run(sent, *take_clients(own, one)))
             except Exception as error:
-                raise ClientError(f"client {client + 1} failed to {task.__name__}: {error}") from error
+                raise ClientError(f"client {client} failed to {task.__name__}: {error}") from error
             chunks.append(Chunk(clients[one], result))
         return chunks
 

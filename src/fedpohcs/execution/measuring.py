@@ -46,7 +46,7 @@ class LocalContext:
         found = self.executor.episodes_of(client, modelled=modelled)
         if not found:
             raise UserError(
-                f"metric (={self.metric!r}) reads episodes of client {client + 1}, which recorded none. "
+                f"metric (={self.metric!r}) reads episodes of client {client}, which recorded none. "
                 "Let the metric say reads='episodes' or reads='modelled'."
             )
         return found
@@ -80,7 +80,7 @@ class LocalContext:
             except UserError:
                 raise
             except Exception as error:
-                raise UserError(f"metric (={self.metric!r}) failed for client {client + 1}: {_text(error)}.") from error
+                raise UserError(f"metric (={self.metric!r}) failed for client {client}: {_text(error)}.") from error
 
         return self.executor.clients.on_host(one, [int(client) for client in clients])
 
@@ -89,6 +89,11 @@ class LocalContext:
         episodes = self.executor.stacked_episodes([self.episodes(client)[-1] for client in clients.tolist()])
         own = (self._own(clients), episodes)
         return joined(self.executor.clients.run_chunks(function, self.program, self.sent, own, clients))
+
+    def rehearse(self, clients: ClientIds) -> tuple[Params, np.ndarray]:
+        """What the clients would send if they trained now, and the steps of each."""
+        result = self.executor.rehearse(self.params, self.round_number, clients)
+        return result.params, np.asarray(result.steps)
 
     def _own(self, clients: ClientIds) -> ClientInputs:
         return ClientInputs(clients, None, self.executor.filters_of(clients))
@@ -125,7 +130,7 @@ def _require_a_sound_value(context: LocalContext, clients: ClientIds, column: Co
         try:
             return check_value(context.metric, value, context.config, context.params)
         except BadReplyError as error:
-            problems.append(f"that of client {client + 1} {error.text}")
+            problems.append(f"that of client {client} {error.text}")
     if problems:
         raise UserError(f"metric (={context.metric!r}) has no value that keeps its rules: {problems[0]}.")
 

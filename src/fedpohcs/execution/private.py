@@ -111,7 +111,7 @@ class LocalWire:
             try:
                 replies[client] = self.clients[client].answer(message)
             except RefusedError as refusal:
-                self.refusals.append(f"client {client + 1}: {refusal}")
+                self.refusals.append(f"client {client}: {refusal}")
                 continue
             self.up[client] += len(replies[client])
         return replies

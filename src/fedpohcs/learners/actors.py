@@ -46,9 +46,10 @@ class PolicyActor(NamedTuple):
         return self._drawn(self.apply(self.policy.layers, self.sight(observation)), noise)
 
     def _drawn(self, output: AnyArray, noise: AnyArray) -> AnyArray:
+        if self.spread is None and isinstance(output, np.ndarray):
+            return (output + noise).argmax(axis=-1).astype(np.int32)  # what normalised logits give, in less time
         if self.spread is None:
-            action = categorical(output).sample(noise)
-            return action.astype(np.int32) if action.dtype == np.int64 else action
+            return categorical(output).sample(noise)
         return output + self.spread * noise
 
     def crowd(self, actors: Sequence["PolicyActor"]) -> "PolicyCrowd | RowByRow":

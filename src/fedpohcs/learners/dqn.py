@@ -86,7 +86,7 @@ class EpsilonGreedyActor(NamedTuple):
         return xp.where(noise[..., 0] < self.epsilon, anything, greedy).astype(np.int32)
 
     def crowd(self, actors: Sequence[Any]) -> RowByRow:
-        """Row by row, which suffices: worlds that step many clients at once have continuous actions."""
+        """Row by row."""
         return RowByRow(actors)
 
 

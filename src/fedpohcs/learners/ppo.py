@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
 
 class OptimiserState(NamedTuple):
-    """Momentum of the policy and moments of the critic; a client keeps its own between rounds."""
+    """Momentum or moments of the policy, and moments of the critic; a client keeps its own between rounds."""
 
     policy: optax.OptState
     critic: optax.OptState
@@ -171,8 +171,9 @@ def make_batch(
 
 
 def policy_optimiser(config: PPOConfig) -> optax.GradientTransformation:
-    """Clipped gradients with momentum; the round's learning rate is applied by the caller."""
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.trace(config.momentum))
+    """Clipped gradients with momentum, or rescaled by Adam; the round's learning rate is applied by the caller."""
+    direction = optax.trace(config.momentum) if config.optimiser == "sgd" else optax.scale_by_adam()
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), direction)
 
 
 def critic_optimiser(config: PPOConfig) -> optax.GradientTransformation:

@@ -124,7 +124,7 @@ class PrivateClient:
         A refused total or ballot ends the round, so `state` must be stored after a refusal as well.
         """
         message = parse(data)
-        demand(message.client == self.client, f"the message is for client {message.client + 1}")
+        demand(message.client == self.client, f"the message is for client {message.client}")
         answers = {
             Kind.HELLO: self._announce,
             Kind.ROSTER: self._join,
@@ -357,7 +357,7 @@ class PrivateClient:
             try:
                 agreed = self._secret.exchange(X25519PublicKey.from_public_bytes(key))
             except ValueError as error:  # a point of low order
-                raise RefusedError(f"the key of client {other + 1} is void") from error
+                raise RefusedError(f"the key of client {other} is void") from error
             self._pair_keys[other] = hmac.digest(b"fedpohcs pair" + self._session, agreed, "sha256")
         return self._pair_keys[other]
 

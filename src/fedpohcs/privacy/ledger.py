@@ -6,7 +6,6 @@ entry, with a checksum that covers all lines before. A device without its ledger
 and answers nothing until it has a new identity, which takes a new list of members and a new plan.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedpohcs.core.locks import FolderLock
 from fedpohcs.privacy.differential import privacy_loss
 from fedpohcs.privacy.errors import RefusedError, demand
 
@@ -83,17 +83,17 @@ class Ledger:
 def opened_ledger(path: Path, run: bytes) -> Iterator[Ledger]:
     """The ledger in a file, for this process alone; entries are on the disk when they are written."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+        file = path.open("r+b", buffering=0)
     except OSError as error:
-        raise RefusedError(
-            f"the ledger {path} cannot be opened ({error.strerror}); a new identity is needed"
-        ) from error
-    with os.fdopen(descriptor, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        reason = f"cannot be opened ({error.strerror}); if it is lost, a new identity is needed"
+        raise RefusedError(f"the ledger {path} {reason}") from error
+    with file, FolderLock(path.parent, wait=True):
+        descriptor = file.fileno()
         data = file.read(LARGEST_LEDGER)
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):  # a line that a crash cut off: its reply never left
             os.ftruncate(descriptor, len(whole))
+            os.lseek(descriptor, 0, os.SEEK_END)
         chain = b""
 
         def write(entry: Entry) -> None:

@@ -62,7 +62,7 @@ def expect(data: bytes, kind: Kind, client: int, tag: bytes = bytes(8)) -> bytes
 def _name(header: Sequence[object]) -> str:
     kind, client, tag = header
     assert isinstance(kind, Kind) and isinstance(client, int) and isinstance(tag, bytes)
-    return f"{kind.name} of client {client + 1}, context {tag.hex()}"
+    return f"{kind.name} of client {client}, context {tag.hex()}"
 
 
 def pack_rows(layout: str, rows: Iterable[Sequence[object]]) -> bytes:

@@ -26,7 +26,7 @@ def unseal(pair_key: bytes, sender: int, context: bytes, sealed: bytes) -> bytes
     try:
         return _cipher(pair_key, sender, context).decrypt(bytes(12), sealed, None)
     except InvalidTag as error:
-        raise RefusedError(f"the value of client {sender + 1} is not from it") from error
+        raise RefusedError(f"the value of client {sender} is not from it") from error
 
 
 def _cipher(pair_key: bytes, sender: int, context: bytes) -> AESGCM:

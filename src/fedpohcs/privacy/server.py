@@ -65,7 +65,7 @@ class Gathering:
             check_upload(payload, self._parameters.num_slots, self._public)
         else:
             wanted = masking.payload_bytes(self._parameters.num_slots)
-            demand(len(payload) == wanted, f"the upload of client {client + 1} has the wrong length")
+            demand(len(payload) == wanted, f"the upload of client {client} has the wrong length")
         self.uploads[client] = payload
 
     def totals(self) -> dict[int, bytes]:
@@ -88,7 +88,7 @@ class Gathering:
         self._demand_due(client, self.levels)
         rows, rest = unpack_rows(SEALED_LEVEL, expect(data, Kind.LEVELS, client, self._tag))
         others = [other for other in self._invitation.cohort if other != client]
-        demand(not rest and [n for n, _ in rows] == others, f"client {client + 1} has not sealed for all others")
+        demand(not rest and [n for n, _ in rows] == others, f"client {client} has not sealed for all others")
         self.levels[client] = dict(rows)
 
     def ballots(self) -> dict[int, bytes]:
@@ -104,11 +104,11 @@ class Gathering:
         chosen = tuple(n for (n,) in rows)
         most, sound = self._parameters.ask.num_selected, chosen == tuple(sorted(set(chosen)))
         sound &= set(chosen) <= set(self._invitation.cohort) and len(chosen) <= most
-        demand(sound, f"the list of client {client + 1} is no choice of {most} candidates")
+        demand(sound, f"the list of client {client} is no choice of {most} candidates")
         try:
             Ed25519PublicKey.from_public_bytes(identity).verify(signature, signed_choice(self._context, chosen))
         except InvalidSignature as error:
-            raise RefusedError(f"the list of client {client + 1} is not signed by it") from error
+            raise RefusedError(f"the list of client {client} is not signed by it") from error
         self.choices[client] = chosen
 
     def lost(self, replies: Mapping[int, object]) -> Cohort:
@@ -121,8 +121,8 @@ class Gathering:
         return chosen if times >= quorum(len(self._invitation.cohort)) else None
 
     def _demand_due(self, client: int, replies: Mapping[int, object]) -> None:
-        demand(client in self._invitation.cohort, f"client {client + 1} is not in the cohort")
-        demand(client not in replies, f"client {client + 1} has replied already")
+        demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
+        demand(client not in replies, f"client {client} has replied already")
 
 
 def read_scalar(data: bytes, client: int, config: ProtectionConfig) -> float:
@@ -254,4 +254,4 @@ class PrivateServer:
 
 
 def _named(clients: Iterable[int]) -> str:
-    return "client " + ", ".join(str(client + 1) for client in clients)
+    return "client " + ", ".join(str(client) for client in clients)

@@ -175,11 +175,11 @@ def check_announcement(
     parameters: Parameters, members: Mapping[int, bytes], client: int, key: bytes, signature: bytes
 ) -> None:
     """Refuse a key that no member signed for itself, this run and these parameters."""
-    demand(client in members, f"client {client + 1} is not a member")
+    demand(client in members, f"client {client} is not a member")
     try:
         Ed25519PublicKey.from_public_bytes(members[client]).verify(signature, announcement(parameters, client, key))
     except InvalidSignature as error:
-        raise RefusedError(f"the key of client {client + 1} is not signed by it") from error
+        raise RefusedError(f"the key of client {client} is not signed by it") from error
 
 
 def signed_choice(context: bytes, chosen: Cohort) -> bytes:

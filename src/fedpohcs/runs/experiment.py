@@ -11,7 +11,8 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
-from fedpohcs.core.registries import AGGREGATORS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
+from fedpohcs.core.processes import refuse_while_importing
+from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
@@ -102,12 +103,15 @@ class Training:
 
     def remaining_rounds(self) -> Iterator[RoundRecord]:
         """Run the remaining rounds one by one; a new run begins with round 0, which evaluates the untrained policy."""
-        from fedpohcs.server.round import evaluate_start, run_round
+        from fedpohcs.server.round import evaluate_start, latest_returns, run_round
 
         config = self.config
         if self.is_new:
             self.is_new = False
-            yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+            record = evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+            nothing = np.full(self.executor.num_clients, np.nan)
+            self.state = self.state._replace(returns=latest_returns(nothing, record.evaluation))
+            yield record
         while self.state.round < config.rounds:
             self.state, record = run_round(
                 self.state,
@@ -131,6 +135,7 @@ class Training:
 
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
     """A new run of `config`, in memory."""
+    refuse_while_importing()
     check_names(config)
     return _new_training(config, make_clients)
 
@@ -164,6 +169,7 @@ def run_experiment(
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
     """
+    refuse_while_importing()
     check_names(config)
     _check_cadence(checkpoint_every)
     if out is None:
@@ -193,6 +199,7 @@ def resume_experiment(
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
     """
+    refuse_while_importing()
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config)
@@ -279,6 +286,8 @@ def check_names(config: ExperimentConfig) -> None:
     This is not done when a config is made: runs can be read without the packages of their selector or world.
     """
     register_plugins()
+    if config.algorithm is not None:
+        require_known("algorithm", config.algorithm, ALGORITHMS)
     require_known("selector", config.selector, SELECTORS)
     selector = make_selector(config.selector)
     world = check_world(config)

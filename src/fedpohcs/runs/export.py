@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.runs.card import NAME as CARD
+from fedpohcs.runs.card import check_card, make_card
 from fedpohcs.runs.layout import FILTER_PREFIX
 from fedpohcs.runs.loading import read_config
 from fedpohcs.runs.onnx import to_onnx
@@ -14,7 +16,9 @@ from fedpohcs.runs.policy import Policy, from_arrays
 from fedpohcs.runs.stored import Stored, find_stored, stored_arrays
 
 
-def export_policy(run: Path | str, path: Path, client: int | None = None, *, sample: bool = False) -> None:
+def export_policy(
+    run: Path | str, path: Path, client: int | None = None, *, sample: bool = False, card: bool = False
+) -> None:
     """Write a policy of a run to `path`, in the format that its ending names.
 
     Args:
@@ -22,11 +26,14 @@ def export_policy(run: Path | str, path: Path, client: int | None = None, *, sam
         path: ends in .npz for all clients, or in .onnx for one.
         client: whose filter becomes part of an ONNX graph, from 0; None: the filter of a client that never trained.
         sample: let an ONNX graph draw actions as in training; NumPy decides when it acts.
+        card: write a model card beside it, README.md.
     """
     if path.suffix not in (".npz", ".onnx"):
         raise UserError(f"output (={str(path)!r}) must end in .npz or .onnx.")
     stored = find_stored(run)
     arrays, about = read_policy(stored)
+    if card:
+        check_card(path)
     if path.suffix == ".npz":
         require(client is None, "client", client, "must not be given for npz, which holds every client")
         require(not sample, "sample", sample, "must not be given for npz, whose act() draws with a generator")
@@ -35,10 +42,12 @@ def export_policy(run: Path | str, path: Path, client: int | None = None, *, sam
         _write(path, lambda file: np.savez(file, **wanted))
     else:
         policy = _policy(stored, arrays, about)
-        if policy.filter_mean is not None and client is not None:
-            number = len(policy.filter_mean)
-            require(client < number, "client", client + 1, f"must be from 1 to {number}")
+        number = about["num_clients"] if policy.filter_mean is None else len(policy.filter_mean)
+        require(client is None or 0 <= client < number, "client", client, f"must be at least 0 and below {number}")
         _write(path, lambda file: file.write(to_onnx(policy, client, sample=sample)))
+    if card:
+        text = make_card(stored, read_config(stored.run), about, path)
+        _write(path.with_name(CARD), lambda file: file.write(text.encode()))
 
 
 def read_policy(stored: Stored) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

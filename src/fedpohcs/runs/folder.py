@@ -1,7 +1,6 @@
 """Writes a run folder while a run goes on."""
 
 import dataclasses
-import fcntl
 import io
 import json
 import os
@@ -16,9 +15,20 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
+from fedpohcs.core.locks import FolderLock
 from fedpohcs.core.types import RoundRecord
 from fedpohcs.runs.keeping import LAST, policy_file
-from fedpohcs.runs.layout import BAD_REPLY, FIRST_COLUMNS, HELD_OUT, PHASES, ROUND_COLUMNS, SCORES, TABLES, is_run
+from fedpohcs.runs.layout import (
+    BAD_REPLY,
+    FIRST_COLUMNS,
+    HELD_OUT,
+    PHASES,
+    POLICY_ROUND,
+    ROUND_COLUMNS,
+    SCORES,
+    TABLES,
+    is_run,
+)
 from fedpohcs.runs.loading import read_config, read_rounds
 from fedpohcs.runs.origin import describe_origin
 
@@ -32,12 +42,12 @@ class RunFolder:
     It holds a lock on the folder until `close`, or until its process ends.
     """
 
-    _lock: int | None = None
+    _lock: FolderLock | None = None
 
     def __init__(self, path: Path, config: ExperimentConfig) -> None:
         self.path = path
         self.config = config
-        self._lock = _lock(path)
+        self._lock = _locked(path)
         self._warned: set[str] = set()
         self._columns = _round_columns(path)
 
@@ -50,7 +60,7 @@ class RunFolder:
     def close(self) -> None:
         """Release the lock. May be called twice."""
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     __del__ = close
@@ -74,7 +84,7 @@ class RunFolder:
         path = Path(path)
         check_free(path, overwrite)
         if is_run(path):
-            os.close(_lock(path))  # refuse to replace a run that another process writes
+            _locked(path).release()  # refuse to replace a run that another process writes
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
@@ -140,23 +150,14 @@ class RunFolder:
     def save_policy(self, arrays: Mapping[str, np.ndarray], round_number: int, which: str = LAST) -> None:
         """Write the named arrays of a policy, and of the clients' filters, to `policy.npz` or below `policies`."""
         data = io.BytesIO()
-        np.savez(data, allow_pickle=False, **arrays, round=np.array(round_number))
+        np.savez(data, allow_pickle=False, **arrays, **{POLICY_ROUND: np.array(round_number)})
         path = self.path / policy_file(which)
         path.parent.mkdir(exist_ok=True)
         replace_file(path, data.getvalue())
 
 
-def _lock(path: Path) -> int:
-    """Lock the folder; the system releases the lock when the process ends."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UserError(f"run (={str(path)!r}) is being written by another process. Wait for it or stop it.") from error
-    except OSError as error:  # some network file systems have no locks
-        warnings.warn(f"{path} cannot be locked ({error.strerror}); let no other process write it", stacklevel=3)
-    return descriptor
+def _locked(path: Path) -> FolderLock:
+    return FolderLock(path, text=f"run (={str(path)!r})")
 
 
 def _round_columns(path: Path) -> tuple[str, ...]:
@@ -197,9 +198,9 @@ def check_free(path: Path, overwrite: bool = False) -> None:
 def _write_start(path: Path, config: ExperimentConfig) -> None:
     path.mkdir()
     for name, values in (("config", to_dict(config)), ("origin", describe_origin())):
-        (path / f"{name}.json").write_text(_json(values), encoding="utf-8")
+        (path / f"{name}.json").write_text(_json(values), encoding="utf-8", newline="\n")
     for name, columns in TABLES.items():
-        (path / f"{name}.csv").write_text(",".join(columns) + "\n", encoding="utf-8")
+        (path / f"{name}.csv").write_text(",".join(columns) + "\n", encoding="utf-8", newline="\n")
 
 
 def _json(values: dict[str, Any]) -> str:

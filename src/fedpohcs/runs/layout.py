@@ -28,6 +28,7 @@ PHASES = ("measure", "select", "train", "aggregate", "evaluate", "total")
 TIMING_COLUMNS = ("round", *PHASES)
 TABLES = {"rounds": ROUND_COLUMNS, "clients": CLIENT_COLUMNS, "timings": TIMING_COLUMNS}
 FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
+POLICY_ROUND = "round"  # the array of policy.npz that says after which round the policy was stored
 BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
 

@@ -10,6 +10,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, checkpoint_files, checkpoint_name, from_bytes
 from fedpohcs.runs.keeping import FOLDER, LAST, policy_file
+from fedpohcs.runs.layout import POLICY_ROUND
 from fedpohcs.runs.policy import read_arrays
 
 
@@ -40,15 +41,30 @@ def stored_arrays(stored: Stored, config: ExperimentConfig) -> tuple[dict[str, n
     checkpoint = _read_checkpoint(stored) if kept is None or stored.which == LAST else None
     if checkpoint is not None and (kept is None or checkpoint.round > _round(kept, config)):
         return _from_checkpoint(checkpoint, config), checkpoint.round
+    if kept is None and stored.which.isdecimal() and int(stored.which) == 0:
+        return _initial_policy(config), 0
     if kept is None:
         there = ", ".join(f"@{which}" for which in _names(stored.run)) or "none yet"
         raise UserError(f"run (={str(stored)!r}) has no such policy. There are: {there}.")
     return kept, _round(kept, config)
 
 
+def _initial_policy(config: ExperimentConfig) -> dict[str, np.ndarray]:
+    """The policy of round 0, made again as the run made it."""
+    from fedpohcs.runs.experiment import start_training
+
+    training = start_training(config)
+    try:
+        next(training.remaining_rounds())  # the evaluation of round 0, which the filters take in
+        return dict(training.stored_policy())
+    finally:
+        training.executor.close()
+
+
 def _round(kept: dict[str, np.ndarray], config: ExperimentConfig) -> int:
     """The round of a stored policy; release 0.1 stored the last one alone, without its number."""
-    return int(kept["round"]) if "round" in kept and kept["round"].shape == () else config.rounds
+    stored = kept.get(POLICY_ROUND)
+    return int(stored) if stored is not None and stored.shape == () else config.rounds
 
 
 def _read_file(stored: Stored) -> dict[str, np.ndarray] | None:

@@ -148,7 +148,7 @@ def _toy_tables(name: str, settings: dict[str, Any]) -> tuple[Array, Array, Arra
     try:
         from gymnasium.envs import toy_text as worlds
     except ImportError as error:
-        raise UserError("toy_text needs Gymnasium. Install it: pip install gymnasium.") from error
+        raise UserError("toy_text needs Gymnasium. Install it: pip install 'fedpohcs[gym]'.") from error
     world = getattr(worlds, f"{name}Env")(**(TOY_TEXT[name] | settings))
     S, A = len(world.P), len(world.P[0])
     P, rewards, ends = np.zeros((S, A, S)), np.zeros((S, A)), np.zeros(S, bool)

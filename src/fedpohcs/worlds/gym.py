@@ -1,19 +1,25 @@
 """Gymnasium environments of the user as a federation, played in worker processes."""
 
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpohcs.core.checks import require_positive
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.imports import import_function
 from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
+from fedpohcs.worlds.physics import KNOBS, Knob, find_knob
 from fedpohcs.worlds.workers import SimulatedWorld
 
+RENDER_MODE = "rgb_array"
 LONGEST_EPISODE = 1000  # steps, where the environment has no time limit
+FAMILIES = ("box2d", "mujoco")  # of registered environments that need packages of their own
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,13 @@ class GymConfig(WorldConfig):
     env: str | None = None
     """A registered Gymnasium id such as CartPole-v1, or module:function that makes the environment of a client id. The
     option --env is short for it."""
+    environments_per_client: int = 16
+    """Environments that a worker process may open for a client; one policy call serves them all. 1: a process opens
+    one environment at a time, for simulators that exist once per process or need much memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("scenario.", self, "environments_per_client")
 
 
 class GymWorld(SimulatedWorld):
@@ -30,55 +43,78 @@ class GymWorld(SimulatedWorld):
 
     Config = GymConfig
     held_out = True
-    levels: ClassVar[tuple[str, ...]] = ("own",)
+    levels: ClassVar[tuple[str, ...]] = ("own", "varied")
+    painter: ClassVar[str | None] = "fedpohcs.worlds.pictures:GYMNASIUM"
+    preload = ("gymnasium", "fedpohcs.worlds.lanes")
 
     def __init__(self, level: str, num_clients: int, num_held_out: int = 0, *, settings: GymConfig) -> None:
         """Read the spaces and the time limit from the environment of the first client.
 
         Args:
-            level: the only one; how clients differ is decided by `settings.env`.
+            level: `own`: as `settings.env` makes the clients. `varied`: each has a physics of its own; see
+                `worlds.physics`.
             num_clients: number of clients that train.
             num_held_out: number of held-out clients, whose ids follow.
             settings: with the name of the environment or of the function.
         """
-        del level, num_clients, num_held_out
         if find_spec("gymnasium") is None:
             raise UserError("this world needs the package gymnasium. Install it: pip install 'fedpohcs[gym]'")
         if settings.env is None:
             remedy = "Name a registered environment, or a function of yours: my_module:make_client."
             raise UserError(f"scenario.env (=None) must say which environments the world 'gym' is made of. {remedy}")
-        self.env = settings.env
+        self.env, self.environments_per_client = settings.env, settings.environments_per_client
+        self.num_clients = num_clients + num_held_out
+        self.knob = find_knob(self.env) if level == "varied" else None
         try:
-            first = GymEnvironment(self.env, 0)
+            first = GymEnvironment(self.env, 0, self.knob)
         except UserError:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"scenario.env (={self.env!r}) cannot make client 1: {reason}") from error
+            raise UserError(f"scenario.env (={self.env!r}) cannot make client 0: {reason}") from error
         self.observation_size, self.actions, self.horizon = first.observation_size, first.actions, first.horizon
         first.close()
 
+    def open_rendered(self, client: int) -> "GymEnvironment":
+        """The environment of the client, in this process, to be drawn if it can be."""
+        return GymEnvironment(self.env, client, self.knob, rendered=True)
+
+    def make_lanes(self) -> Any:
+        """Compiled ones for Gymnasium's classic control."""
+        import gymnasium
+
+        own = self.env in KNOBS and str(gymnasium.spec(self.env).entry_point)
+        if not own or not own.startswith("gymnasium.envs.classic_control"):
+            return super().make_lanes()
+        from fedpohcs.worlds.classic import ClassicLanes
+
+        return ClassicLanes(self)
+
     def open(self, client: int) -> "GymEnvironment":
-        """The environment of the client, in this process."""
-        opened = GymEnvironment(self.env, client)
+        """An environment of the client, in this process."""
+        opened = GymEnvironment(self.env, client, self.knob)
         for name in ("observation_size", "actions"):
             mine, common = getattr(opened, name), getattr(self, name)
-            require(mine == common, name, mine, f"must be that of client 1 (={common!r})")
+            require(mine == common, name, mine, f"must be that of client 0 (={common!r})")
         return opened
 
 
 class GymEnvironment:
-    """The environment of one client for the workers: flat observations, actions in [-1, 1], every output checked."""
+    """An environment of one client for the workers: flat observations, actions in [-1, 1], every output checked."""
 
-    def __init__(self, env: str, client: int) -> None:
+    def __init__(self, env: str, client: int, knob: Knob | None = None, *, rendered: bool = False) -> None:
         import gymnasium
 
-        self.env = make_environment(env, client)
+        self.env = make_environment(env, client, RENDER_MODE if rendered else None)
         require(isinstance(self.env, gymnasium.Env), "scenario.env", env, "must make a gymnasium.Env")
-        self.space = self.env.observation_space
+        if knob is not None:
+            knob.turn(self.env.unwrapped, knob.value(client))
+        self.space: Any = self.env.observation_space
+        self.shape = self.space.shape
         self.observation_size = int(gymnasium.spaces.flatdim(self.space))
-        self.flatten = gymnasium.spaces.flatten
+        self.flatten = None if isinstance(self.space, gymnasium.spaces.Box) else gymnasium.spaces.flatten
         self.actions = _actions(self.env.action_space)
+        self.native = _native(self.env.action_space, self.actions)
         self.horizon = _time_limit(self.env)
         self.steps = 0
 
@@ -92,50 +128,85 @@ class GymEnvironment:
         """One step. An error names the step."""
         self.steps += 1
         try:
-            observation, reward, terminated, truncated, _ = self.env.step(self._native(action))
+            observation, reward, terminated, truncated, _ = self.env.step(self.native(action))
         except Exception as error:
             raise RuntimeError(f"step {self.steps}: {type(error).__name__}: {error}") from error
         if not math.isfinite(reward):
             raise ValueError(f"step {self.steps}: the reward (={reward}) is not a finite number")
         return self._checked(observation), float(reward), bool(terminated), bool(truncated), None
 
+    def render(self) -> bytes | None:
+        """The present state as a picture; None if the environment was not made with, or cannot do, `rgb_array`."""
+        from fedpohcs.worlds.pictures import encoded_frame
+
+        try:
+            return encoded_frame(self.env.render()) if self.env.render_mode == RENDER_MODE else None
+        except Exception:  # a package that draws is missing, or the user's own code failed: play without pictures
+            return None
+
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
 
     def _checked(self, observation: Any) -> np.ndarray:
-        at = f"step {self.steps}: the observation"
-        shape = getattr(self.space, "shape", None)
-        if shape is not None and np.shape(observation) != shape:
-            raise ValueError(f"{at} has shape {np.shape(observation)}, but its space has {shape}")
-        flat = np.asarray(self.flatten(self.space, observation), np.float32)
-        if not np.isfinite(flat).all():
-            raise ValueError(f"{at} holds numbers that are not finite")
+        """A flat copy."""
+        if self.shape is not None and np.shape(observation) != self.shape:
+            at = f"step {self.steps}: the observation"
+            raise ValueError(f"{at} has shape {np.shape(observation)}, but its space has {self.shape}")
+        if self.flatten is not None:
+            observation = self.flatten(self.space, observation)
+        flat = np.array(observation, np.float32).ravel()
+        # The sum is finite if every number is, and only then; it takes less time than to ask each.
+        if not math.isfinite(np.add.reduce(flat, dtype=np.float64)):
+            raise ValueError(f"step {self.steps}: the observation holds numbers that are not finite")
         return flat
 
-    def _native(self, action: np.ndarray) -> Any:
-        """The action in the environment's units: -1 and 1 stand for the bounds of its space, if it has bounds."""
-        space: Any = self.env.action_space
-        if isinstance(self.actions, DiscreteActions):
-            return int(action) + int(space.start)
-        if not np.isfinite(self.actions.low):
-            return action.reshape(space.shape).astype(space.dtype)
-        share = (np.clip(action, -1.0, 1.0).reshape(space.shape) + 1) / 2
-        return (space.low + share * (space.high - space.low)).astype(space.dtype)
+
+def _native(space: Any, actions: ContinuousActions | DiscreteActions) -> Callable[[np.ndarray], Any]:
+    """From actions to the environment's units: -1 and 1 stand for the bounds of its space, if it has bounds."""
+    if isinstance(actions, DiscreteActions):
+        start = int(space.start)
+        return lambda action: int(action) + start
+    shape, dtype, low, span = space.shape, space.dtype, space.low, space.high - space.low
+    if not np.isfinite(actions.low):
+        return lambda action: action.reshape(shape).astype(dtype)
+
+    def scaled(action: np.ndarray) -> np.ndarray:
+        share = (np.minimum(np.maximum(action, -1.0), 1.0).reshape(shape) + 1) / 2
+        return (low + share * span).astype(dtype)
+
+    return scaled
 
 
-def make_environment(env: str, client: int) -> Any:
-    """The environment of a client: made by the function `env` names, or the registered environment of that id."""
+def make_environment(env: str, client: int, render_mode: str | None = None) -> Any:
+    """The environment of a client: made by the function `env` names, or the registered environment of that id.
+
+    A function gets the render mode if it has a parameter of that name.
+    """
     import gymnasium
 
     function = import_function("scenario.env", env) if ":" in env else None
+    wanted: dict[str, Any] = {"render_mode": render_mode} if render_mode is not None else {}
     if function is not None:
-        return function(client)
+        return function(client, **(wanted if "render_mode" in inspect.signature(function).parameters else {}))
     try:
-        return gymnasium.make(env)
+        return gymnasium.make(env, **wanted)
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise UserError(f"scenario.env (={env!r}) needs {_missing_package(env, error)}") from error
     except gymnasium.error.Error as error:
         rule = "is neither a registered environment nor a function module:name"
         raise UserError(f"scenario.env (={env!r}) {rule}: {' '.join(str(error).split())}") from error
+
+
+def _missing_package(env: str, error: Exception) -> str:
+    """What a registered environment lacks, and the command that installs it."""
+    import gymnasium
+
+    entry_point = str(gymnasium.spec(env).entry_point)
+    for family in FAMILIES:
+        if f"gymnasium.envs.{family}." in entry_point:
+            return f"the packages of Gymnasium's {family}. Install them: pip install 'gymnasium[{family}]'"
+    return f"a package that is missing: {' '.join(str(error).split())}"
 
 
 def _actions(space: Any) -> ContinuousActions | DiscreteActions:

@@ -17,7 +17,6 @@ from fedpohcs.worlds.host import (
 )
 from fedpohcs.worlds.seeding import seeded_generator
 
-LARGEST_LOSS = 20  # episodes a client may lose in excess of those it finishes before it counts as unable to play
 LOOK_EVERY = 20  # steps between two checks for episodes that are no longer needed
 RUNNING, TERMINATED, TRUNCATED = map(int, (Status.RUNNING, Status.TERMINATED, Status.TRUNCATED))  # for compiled code
 Lanes = np.ndarray  # [n] of integers
@@ -30,6 +29,8 @@ class StepResult(NamedTuple):
     reward: np.ndarray
     terminated: np.ndarray
     broken: np.ndarray  # the simulation has failed, diverged or is not finite: its output is meaningless
+    truncated: np.ndarray | None = None  # the environment itself has cut the episode. None: it never does
+    reasons: dict[int, str] | None = None  # by row, why it is broken. None: unknown
 
 
 class Simulator(Protocol):
@@ -53,6 +54,16 @@ class Simulator(Protocol):
         ...
 
 
+class Patience(NamedTuple):
+    """What a collector bears of simulations that go wrong."""
+
+    tries: int = 1  # of an episode before it is lost
+    lost_in_a_row: int = 20  # episodes, in the order of their numbers, before the client counts as unable to play
+
+
+PATIENCE = Patience()
+
+
 class _Client:
     """Decides which episodes of one client are still to be played, from the lengths of those already played.
 
@@ -60,15 +71,18 @@ class _Client:
     ones are dropped, so that the outcome is that of playing them one after the other.
     """
 
-    def __init__(self, quota: Quota, expected_length: float) -> None:
-        self.quota = quota
+    def __init__(self, quota: Quota, patience: Patience, expected_length: float) -> None:
+        self.quota, self.patience = quota, patience
         self.expected_length = expected_length
         self.running: dict[int, int] = {}  # by number: the time on the collector's clock when it was started
         self.length: dict[int, int] = {}  # of finished episodes
         self.run: dict[int, int] = {}  # where each finished episode was recorded
-        self.lost: set[int] = set()
-        self.waiting: list[int] = []  # dropped ones, which may be wanted after all
+        self.failed: dict[int, int] = {}  # by number: how often it was tried in vain
+        self.lost: dict[int, str | None] = {}  # by number: the reason
+        self.num_lost = self.lost_in_a_row = 0  # of those before `decided`
+        self.waiting: list[int] = []  # dropped and failed ones, which may be wanted after all
         self.next = 0  # the lowest number that was never started
+        self.decided = 0  # the lowest number of which it is not known whether it is chosen or lost
         self.chosen: list[int] = []  # finished ones before which none is missing, until the quota is met
         self.chosen_steps = 0
         self.total_steps = 0
@@ -97,11 +111,24 @@ class _Client:
         self.total_steps += length
         self._choose()
 
-    def lose(self, number: int) -> None:
-        """Record the failure of an episode."""
+    def fail(self, number: int, reason: str | None) -> None:
+        """Record the failure of an episode. It is played again, or lost if it was tried often enough."""
         del self.running[number]
-        self.lost.add(number)
-        self._choose()
+        self.failed[number] = self.failed.get(number, 0) + 1
+        if self.failed[number] < self.patience.tries:
+            self.waiting.append(number)
+        else:
+            self.lost[number] = reason
+            self._choose()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the client counts as unable to play; None while it does not."""
+        if self.lost_in_a_row < self.patience.lost_in_a_row:
+            return None
+        last = self.decided - 1
+        reason = self.lost[last]
+        return f"episode {last}: {reason}" if reason else f"the simulation went wrong in {self.num_lost} episodes"
 
     def drop_surplus(self, clock: int) -> list[int]:
         """Stop running episodes that no outcome of the earlier ones makes necessary, unless one of those is lost."""
@@ -118,36 +145,39 @@ class _Client:
         so_far = {number: clock - start for number, start in self.running.items()}
         if self.total_steps + sum(so_far.values()) <= enough:
             return []
-        steps, drop, last = self.chosen_steps, [], self._last_chosen()
-        for number in sorted(number for number in {**self.length, **so_far} if number > last):
+        steps, drop = self.chosen_steps, []
+        for number in sorted(number for number in {**self.length, **so_far} if number >= self.decided):
             if steps > enough and number in so_far:
                 drop.append(number)
             steps += self.length.get(number, so_far.get(number, 0))
         return drop
 
-    def _last_chosen(self) -> int:
-        return self.chosen[-1] if self.chosen else -1
-
     def _choose(self) -> None:
-        """Choose further episodes after the last chosen one, as far as their lengths are known."""
-        number = self._last_chosen() + 1
-        while not self.is_met and (number in self.length or number in self.lost):
-            if number in self.length:
-                self.chosen.append(number)
-                self.chosen_steps += self.length[number]
-            if self.quota.min_steps is not None:
-                self.is_met = self.chosen_steps > self.quota.min_steps
-            else:
-                self.is_met = len(self.chosen) == self.quota.episodes
-            number += 1
+        """Choose further episodes, as far as it is known how those before them ended."""
+        while not self.is_met and self.failure is None and (self.decided in self.length or self.decided in self.lost):
+            self._decide(self.decided)
+            self.decided += 1
+
+    def _decide(self, number: int) -> None:
+        if number in self.lost:
+            self.num_lost, self.lost_in_a_row = self.num_lost + 1, self.lost_in_a_row + 1
+            return
+        self.lost_in_a_row = 0
+        self.chosen.append(number)
+        self.chosen_steps += self.length[number]
+        if self.quota.min_steps is not None:
+            self.is_met = self.chosen_steps > self.quota.min_steps
+        else:
+            self.is_met = len(self.chosen) == self.quota.episodes
 
 
 class LockstepCollector:
     """Plays all clients' episodes side by side in one simulator."""
 
-    def __init__(self, world: World, simulator: Simulator) -> None:
+    def __init__(self, world: World, simulator: Simulator, patience: Patience = PATIENCE) -> None:
         self.world = world
         self.simulator = simulator
+        self.patience = patience
         self._expected_length: dict[int, float] = {}  # of a client's episodes; affects speed, never results
 
     def close(self) -> None:
@@ -159,7 +189,8 @@ class LockstepCollector:
         if not plays:
             return []
         order = sorted(range(len(plays)), key=lambda index: plays[index].client)  # lanes ascend
-        run = _Run(self.world, self.simulator, [plays[index] for index in order], quota, self._expected_length)
+        clients = [self._client(plays[index].client, quota) for index in order]
+        run = _Run(self.world, self.simulator, [plays[index] for index in order], quota, clients)
         while run.active.any():
             run.advance()
         for play, client in zip(run.plays, run.clients, strict=True):
@@ -167,6 +198,10 @@ class LockstepCollector:
                 self._expected_length[play.client] = float(np.mean(list(client.length.values())))
         played = dict(zip(order, run.results(), strict=True))
         return [played[index] for index in range(len(plays))]
+
+    def _client(self, client: int, quota: Quota) -> _Client:
+        longest = min(self.world.horizon, quota.steps_per_episode or self.world.horizon)
+        return _Client(quota, self.patience, min(self._expected_length.get(client, longest), longest))
 
 
 class _Rows(NamedTuple):
@@ -183,14 +218,13 @@ class _Run:
     """One call to `collect`. Arrays have the axes [play, slot]."""
 
     def __init__(
-        self, world: World, simulator: Simulator, plays: Sequence[Play], quota: Quota, expected: dict[int, float]
+        self, world: World, simulator: Simulator, plays: Sequence[Play], quota: Quota, clients: Sequence[_Client]
     ) -> None:
         self.world, self.simulator, self.plays, self.quota = world, simulator, plays, quota
         self.horizon = min(world.horizon, quota.steps_per_episode or world.horizon)
         slots = simulator.lanes_per_client
         shape = (len(plays), slots)
-        self.clients = [_Client(quota, min(expected.get(play.client, self.horizon), self.horizon)) for play in plays]
-        self.failures: list[str | None] = [None] * len(plays)
+        self.clients = clients
         self.crowd = plays[0].actor.crowd([play.actor for play in plays])
         self.lane = np.array([play.client for play in plays])[:, None] * simulator.lanes_per_client + np.arange(slots)
         self.active = np.zeros(shape, bool)
@@ -213,15 +247,19 @@ class _Run:
         observation, time = self.observation[rows.at], self.clock - rows.started
         action = self._act(rows, observation, time)
         moved = self.simulator.step(rows.lane, action)
-        status = _status(time + 1 >= self.horizon, moved.terminated)
+        status = _status(self._is_cut(time, moved), moved.terminated)
         self.recorded.append((rows.run, observation, action, moved.reward, status))
         self.observation[rows.at] = moved.observation
         self.clock += 1
         ended = np.flatnonzero((status != Status.RUNNING) | moved.broken)
         if len(ended):
-            self._finish(rows.at, ended, status, moved.broken)
+            self._finish(rows.at, ended, status, moved)
         elif self.quota.episodes is None and self.clock % LOOK_EVERY == 0:
             self._drop_surplus(range(len(self.plays)))
+
+    def _is_cut(self, time: np.ndarray, moved: StepResult) -> np.ndarray:
+        late = time + 1 >= self.horizon
+        return late if moved.truncated is None else late | moved.truncated
 
     def results(self) -> list[ClientEpisodes]:
         """The episodes of each client in the order of their numbers."""
@@ -238,14 +276,13 @@ class _Run:
             following[row] = self.cut[int(run[by_rank[row]])]
         whole = Trajectory(observation, action, reward.astype(np.float32), status, following)
         played, begin = [], 0
-        for index, (client, numbers) in enumerate(zip(self.clients, chosen, strict=True)):
+        for client, numbers in zip(self.clients, chosen, strict=True):
             end = begin + sum(client.length[number] for number in numbers)
-            num_lost = sum(number < max(numbers, default=client.next) for number in client.lost)
-            if self.failures[index] is None:
+            if client.failure is None:
                 part = Trajectory(*(x[begin:end, None] for x in whole))  # pyright: ignore[reportOptionalSubscript]
-                played.append(ClientEpisodes(part, num_lost))
+                played.append(ClientEpisodes(part, client.num_lost))
             else:
-                played.append(ClientEpisodes(empty_trajectory(self.world), num_lost, self.failures[index]))
+                played.append(ClientEpisodes(empty_trajectory(self.world), client.num_lost, client.failure))
             begin = end
         return played
 
@@ -268,28 +305,28 @@ class _Run:
             self.noise = np.zeros((*self.active.shape, *noise.shape), noise.dtype)
         self.noise[slot] = noise
 
-    def _finish(self, at: tuple[np.ndarray, ...], ended: np.ndarray, status: np.ndarray, broken: np.ndarray) -> None:
+    def _finish(self, at: tuple[np.ndarray, ...], ended: np.ndarray, status: np.ndarray, moved: StepResult) -> None:
         self.rows = None
-        slots = zip(at[0][ended].tolist(), at[1][ended].tolist(), strict=True)
-        for slot, how, is_broken in zip(slots, status[ended].tolist(), broken[ended].tolist(), strict=True):
+        for row in ended.tolist():
+            slot = int(at[0][row]), int(at[1][row])
             client, number, run = self.clients[slot[0]], int(self.episode[slot]), int(self.run[slot])
             self.active[slot] = False
-            if is_broken:
-                client.lose(number)
+            if client.failure is not None:  # it was given up because of another row
+                continue
+            if moved.broken[row]:
+                client.fail(number, (moved.reasons or {}).get(row))
                 self._give_up_if_hopeless(slot[0])
                 continue
             client.finish(number, self.clock - client.running[number], run)
-            if how == Status.TRUNCATED:
+            if status[row] == Status.TRUNCATED:
                 self.cut[run] = self.observation[slot].copy()
         touched = np.unique(at[0][ended]).tolist()
         self._drop_surplus(touched)
         self._fill(touched)
 
     def _give_up_if_hopeless(self, index: int) -> None:
-        client = self.clients[index]
-        if len(client.lost) - len(client.length) >= LARGEST_LOSS:
-            self.failures[index] = f"the simulation went wrong in {len(client.lost)} episodes of {client.next}"
-            client.running.clear()
+        if self.clients[index].failure is not None:
+            self.clients[index].running.clear()
             self.active[index] = False
 
     def _drop_surplus(self, indices: Sequence[int]) -> None:
@@ -304,7 +341,7 @@ class _Run:
         started: list[tuple[int, int]] = []
         for index in indices:
             client = self.clients[index]
-            if self.failures[index] is not None or client.is_met:
+            if client.failure is not None or client.is_met:
                 continue
             for slot in np.flatnonzero(~self.active[index]).tolist():
                 if not client.wants_another(self.clock):

@@ -1,13 +1,13 @@
 """MuJoCo families stepped in batches: compiled code and the simulator, loaded when a collector is made."""
 
 import logging
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cfunc, njit
 
+from fedpohcs.core.processes import available_cores
 from fedpohcs.worlds.lockstep import Lanes, StepResult
 from fedpohcs.worlds.mujoco import MujocoWorld
 
@@ -32,7 +32,7 @@ class MujocoSimulator:
             api.set_mjcb_time(_no_clock.ctypes)
         self.world, self.lanes_per_client = world, lanes_per_client
         lane_models = [model for model in models for _ in range(lanes_per_client)]
-        self.batch = Batch(models[0], nsim=len(lane_models), nthread=len(os.sched_getaffinity(0)))
+        self.batch = Batch(models[0], nsim=len(lane_models), nthread=len(available_cores()))
         self.batch.set_models(lane_models)
         self.start_position = models[0].qpos0.copy()
         self.rules = _Rules.of(world, models[0].opt.timestep)

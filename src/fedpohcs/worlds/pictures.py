@@ -1,7 +1,8 @@
 """Moving pictures of episodes. A world names its `Painter` in the class attribute `painter`."""
 
+import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,19 @@ class Painter(NamedTuple):
 
     paint: Callable[[ExperimentConfig, int, Episode, Path, str], None]  # config, client, episode, file, caption
     scene: Callable[[Any], Any] = lambda simulator: None  # from a simulator, what a frame needs besides the observation
+    needs_scenes: bool = False  # whether an episode without scenes cannot be drawn
+    paint_all: Callable[["Sequence[Panel]", Path], None] | None = None  # all clients in one picture
+
+
+class Panel(NamedTuple):
+    """One policy at play with every client."""
+
+    title: str
+    episodes: Sequence[Episode]  # by client
+
+    def count_ended(self, time: int) -> int:
+        """Number of clients whose episode has ended by itself by this step."""
+        return sum(episode.terminated and len(episode.rewards) <= time for episode in self.episodes)
 
 
 def find_painter(world: str) -> Painter | None:
@@ -41,11 +55,34 @@ def write_gif(config: ExperimentConfig, client: int, episode: Episode, path: Pat
     painter = find_painter(config.world)
     if painter is None:
         raise UserError(f"output (={str(path)!r}) cannot be drawn: there is no picture of the world {config.world}.")
+    if not can_draw(config.world, episode):
+        rule = "cannot be drawn: the environment does not render to arrays (render_mode 'rgb_array')"
+        raise UserError(f"output (={str(path)!r}) {rule}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        painter.paint(config, client, episode, path, f"client {client + 1}")
+        painter.paint(config, client, episode, path, f"client {client}")
     except OSError as error:
         raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
+
+
+def write_fleet_gif(config: ExperimentConfig, panels: Sequence[Panel], path: Path) -> None:
+    """Write one GIF of all clients at play, a panel per policy."""
+    painter = find_painter(config.world)
+    if painter is None or painter.paint_all is None:
+        raise UserError(
+            f"output (={str(path)!r}) cannot be drawn: there is no picture of all clients of {config.world}."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        painter.paint_all(panels, path)
+    except OSError as error:
+        raise UserError(f"output (={str(path)!r}) cannot be written: {error.strerror}.") from error
+
+
+def can_draw(world: str, episode: Episode) -> bool:
+    """Whether there is a picture of an episode that was played."""
+    painter = find_painter(world)
+    return painter is not None and not (painter.needs_scenes and any(scene is None for scene in episode.scenes))
 
 
 def _shown(episode: Episode) -> list[int]:
@@ -79,8 +116,8 @@ def paint_mountain_car(config: ExperimentConfig, client: int, episode: Episode, 
     _save([_frame(background, episode, time, caption) for time in _shown(episode)], path)
 
 
-def _landscape() -> Any:
-    """The valley and the flag, at the size of drawing."""
+def _landscape(road: int = 0) -> Any:
+    """The valley, a road of some width along it, and the flag, at the size of drawing."""
     from PIL import Image, ImageDraw
 
     from fedpohcs.worlds.mountain_car import GOAL_POSITION, MAX_POSITION, MIN_POSITION
@@ -91,9 +128,13 @@ def _landscape() -> Any:
     ground = [_place(x) for x in np.linspace(MIN_POSITION, MAX_POSITION, 200)]
     ground = [(0, ground[0][1]), *ground, (size[0], ground[-1][1])]
     draw.polygon([*ground, (size[0], size[1]), (0, size[1])], fill="#c9d8c0")
+    if road:
+        far = [(x, y - (road + 6) * SUPERSAMPLING) for x, y in ground]
+        draw.polygon([*ground, *reversed(far)], fill="#dfe3e6")
+        draw.line(far, fill="#9aa4af", width=SUPERSAMPLING, joint="curve")
     draw.line(ground, fill="#5b7a52", width=3 * SUPERSAMPLING, joint="curve")
     x, y = _place(GOAL_POSITION)
-    top = y - 46 * SUPERSAMPLING
+    top = y - (46 + road) * SUPERSAMPLING
     draw.line([(x, y), (x, top)], fill="#444444", width=2 * SUPERSAMPLING)
     draw.polygon(
         [(x, top), (x + 22 * SUPERSAMPLING, top + 8 * SUPERSAMPLING), (x, top + 16 * SUPERSAMPLING)], fill="#D55E00"
@@ -144,6 +185,34 @@ def _place(position: float) -> tuple[float, float]:
     across, upwards = _unit()
     height = math.sin(3 * position) * 0.45 + 0.55
     return MARGIN * SUPERSAMPLING + (position - MIN_POSITION) * across, (HEIGHT - 30) * SUPERSAMPLING - height * upwards
+
+
+def encoded_frame(frame: Any) -> bytes | None:
+    """An array [height, width, 3] that an environment rendered, as a small PNG: there may be one per step."""
+    from PIL import Image
+
+    pixels = np.asarray(frame)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        return None
+    image, data = Image.fromarray(pixels), io.BytesIO()
+    image.thumbnail((WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING))
+    image.save(data, "PNG", compress_level=1)
+    return data.getvalue()
+
+
+def paint_rendered(config: ExperimentConfig, client: int, episode: Episode, path: Path, caption: str) -> None:
+    """Draw what the environment rendered."""
+    del config, client
+    _save([_rendered(episode, time, caption) for time in _shown(episode)], path)
+
+
+def _rendered(episode: Episode, time: int, caption: str) -> Any:
+    from PIL import Image, ImageOps
+
+    size = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING)
+    with Image.open(io.BytesIO(episode.scenes[time])) as image:
+        padded = ImageOps.pad(image.convert("RGB"), size, color="#ffffff")
+    return _finished(padded, f"{caption}   {_progress(episode, time)}")
 
 
 GROUND_LEVEL = 0.82  # of the height of the picture
@@ -198,5 +267,52 @@ def _draw_capsule(draw: Any, ends: list[tuple[float, float]], radius: float) -> 
             draw.ellipse([x - width, y - width, x + width, y + width], fill=colour)
 
 
-MOUNTAIN_CAR = Painter(paint_mountain_car)
+ROAD = 34  # pixels between the first lane and the last: a lane per car
+STEPS_PER_FRAME, FLEET_STEPS = 3, 240
+NUM_COLOURS = 64
+FLEET_COLOURS = ("#0072B2", "#E69F00")  # of the first client and of the last
+
+
+def paint_mountain_cars(panels: Sequence[Panel], path: Path) -> None:
+    """Draw all cars of each policy on one road with a lane per car; a car that arrives stays at the flag."""
+    longest = max(len(episode.rewards) for panel in panels for episode in panel.episodes)
+    times = range(0, min(longest, FLEET_STEPS) + STEPS_PER_FRAME, STEPS_PER_FRAME)
+    background = _landscape(road=ROAD)
+    frames = [_side_by_side([_fleet_frame(background, panel, time) for panel in panels]) for time in times]
+    colours = frames[len(frames) // 2].quantize(NUM_COLOURS)  # the same for all frames, so that nothing flickers
+    _save([frame.quantize(palette=colours, dither=0) for frame in frames], path)
+
+
+def _side_by_side(images: Sequence[Any]) -> Any:
+    from PIL import Image
+
+    joined = Image.new("RGB", (WIDTH * len(images), HEIGHT))
+    for index, image in enumerate(images):
+        joined.paste(image, (index * WIDTH, 0))
+    return joined
+
+
+def _fleet_frame(background: Any, panel: Panel, time: int) -> Any:
+    from PIL import ImageColor, ImageDraw, ImageFont
+
+    image = background.copy()
+    draw = ImageDraw.Draw(image)
+    first, last = (np.array(ImageColor.getrgb(colour)) for colour in FLEET_COLOURS)
+    number, unit = len(panel.episodes), SUPERSAMPLING
+    for client in reversed(range(number)):  # the nearest lane last
+        episode, share = panel.episodes[client], client / max(number - 1, 1)
+        position = float(episode.observations[min(time, len(episode.rewards)), 0])
+        x, y = _place(position)
+        y -= (6 + ROAD * share) * unit
+        colour = tuple(int(channel) for channel in first + share * (last - first))
+        draw.ellipse([x - 5 * unit, y - 5 * unit, x + 5 * unit, y + 5 * unit], fill=colour, outline="white", width=1)
+    lines = (panel.title, f"step {time}   {panel.count_ended(time)} of {number} cars at the flag")
+    for row, (text, size) in enumerate(zip(lines, (17, 14), strict=True)):
+        font = ImageFont.load_default(size * unit)
+        draw.text((MARGIN * unit, (10 + 22 * row) * unit), text, fill=INK, font=font)
+    return image.resize((WIDTH, HEIGHT))
+
+
+GYMNASIUM = Painter(paint_rendered, lambda simulator: simulator.render(), needs_scenes=True)
+MOUNTAIN_CAR = Painter(paint_mountain_car, paint_all=paint_mountain_cars)
 MUJOCO_BODY = Painter(paint_body, lambda simulator: simulator.pose())

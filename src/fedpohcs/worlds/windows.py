@@ -87,6 +87,7 @@ class SimulatedWindows(_Windows, SimulatedWorld):
     def __init__(self, world: SimulatedWorld, length: int) -> None:
         super().__init__(world, length)
         self.preload = world.preload  # pyright: ignore[reportAttributeAccessIssue]
+        self.environments_per_client = world.environments_per_client
 
     def open(self, client: int) -> Simulator:
         """The client's simulator, with windows."""

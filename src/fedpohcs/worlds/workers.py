@@ -1,21 +1,28 @@
-"""Whole episodes in worker processes, including the policy: for simulators that exist once per process, such as SUMO.
+"""Whole episodes in worker processes, including the policy.
 
-A worker that dies or hangs is replaced, and its task is given to another. The task names every draw, so the result is
-the same.
+That is for simulators written in Python, and for those that exist once per process, such as SUMO. A worker that dies or
+hangs is replaced, and its task is given to another. The task names every draw, so the result is the same.
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from fedpohcs.core.processes import (
+    EXIT_NOT_GUARDED,
+    NotGuardedError,
+    available_cores,
+    interrupts_blocked,
+    let_interrupts_in,
+    start_method,
+)
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.worlds.host import (
     NOISE_STEPS,
@@ -30,7 +37,14 @@ from fedpohcs.worlds.host import (
 
 TASK_TIMEOUT = 600.0  # seconds; a task takes seconds, even on a busy machine
 TRIES = 3  # of a task whose worker died or hung
+SECONDS_TO_EXIT = 0.1  # for a process that has closed its connection
+TRIES_PER_EPISODE = 2  # each with a simulator of its own
 LOST_IN_A_ROW = 3  # episodes given up before the client is
+MOST_CLIENTS = 16  # in one task, where a process steps many environments at once
+
+
+Task = dict[int, Play]
+"""Plays by their place among those of one call."""
 
 
 class Simulator(Protocol):
@@ -54,10 +68,19 @@ class SimulatedWorld(HostWorld):
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that simulators need, loaded once for all workers."""
+    environments_per_client: int = 1
+    """Simulators that a process may have open for a client, stepped in turns with one policy call for all. 1: a process
+    has one simulator open at a time, and plays one client after the other."""
 
     @abstractmethod
     def open(self, client: int) -> Simulator:
-        """The simulator of a client. A process has one open at a time."""
+        """A simulator of a client. How many a process has open is `environments_per_client`."""
+
+    def make_lanes(self) -> Any:
+        """The simulators of many clients at once, a `worlds.lanes.ManyLanes`. A world may have faster ones."""
+        from fedpohcs.worlds.lanes import SimulatorLanes  # compiled code
+
+        return SimulatorLanes(self)
 
     def make_collector(self) -> "WorkerCollector":
         """One worker per core."""
@@ -78,31 +101,40 @@ class WorkerCollector:
             task_timeout: seconds after which a worker counts as hung.
         """
         self.world = world
-        self.num_workers = num_workers or _num_cores()
+        self.num_workers = num_workers or len(available_cores())
         self.task_timeout = task_timeout
         self.num_replaced = 0
         self._workers: list[_Worker] = []
 
     def collect(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
         """The episodes of each client, in the order of `plays`; they do not depend on the number of workers."""
-        waiting, done = deque(enumerate(plays)), dict[int, ClientEpisodes]()
+        waiting, done = deque(self._tasks(plays)), dict[int, ClientEpisodes]()
         tries = [0] * len(plays)
         while len(done) < len(plays):
             self._hand_out(waiting, quota)
             for worker in self._await():
-                number, play = worker.task
-                result = worker.take_result()
-                if result is not None:
-                    done[number] = result
+                task, results = worker.task, worker.take_results()
+                if results is not None:
+                    done |= dict(zip(task, results, strict=True))
                     continue
+                worker.check_start()
                 self._replace(worker)
-                tries[number] += 1
-                if tries[number] < TRIES:
-                    waiting.appendleft((number, play))
-                else:
-                    reason = f"its worker process died or hung {TRIES} times"
-                    done[number] = ClientEpisodes(empty_trajectory(self.world), failure=reason)
+                for number, play in task.items():
+                    tries[number] += 1
+                    if tries[number] < TRIES:
+                        waiting.appendleft({number: play})  # alone: others must not suffer from it
+                    else:
+                        reason = f"its worker process died or hung {TRIES} times"
+                        done[number] = ClientEpisodes(empty_trajectory(self.world), failure=reason)
         return [done[number] for number in range(len(plays))]
+
+    def _tasks(self, plays: Sequence[Play]) -> Iterator[Task]:
+        """As many clients together as their worker steps at once, and about as many for every worker."""
+        together = (
+            min(-(-len(plays) // self.num_workers), MOST_CLIENTS) if self.world.environments_per_client > 1 else 1
+        )
+        for first in range(0, len(plays), together or 1):
+            yield dict(enumerate(plays[first : first + together], first))
 
     def close(self) -> None:
         """End the workers."""
@@ -110,14 +142,13 @@ class WorkerCollector:
             worker.end()
         self._workers = []
 
-    def _hand_out(self, waiting: deque[tuple[int, Play]], quota: Quota) -> None:
-        """Give every idle worker a task, best of the client whose simulator it has open."""
+    def _hand_out(self, waiting: deque[Task], quota: Quota) -> None:
+        """Give every idle worker a task, best of a client whose simulator it has open."""
         while len(self._workers) < min(self.num_workers, len(waiting)):
             self._workers.append(_Worker(self.world, self.task_timeout))
         for worker in self._workers:
             if waiting and not worker.busy:
-                own = [task for task in waiting if task[1].client == worker.client]
-                task = own[0] if own else waiting[0]
+                task = next((task for task in waiting if worker.clients & _clients(task)), waiting[0])
                 waiting.remove(task)
                 worker.give(task, quota)
 
@@ -134,41 +165,53 @@ class WorkerCollector:
         self._workers[self._workers.index(worker)] = _Worker(self.world, self.task_timeout)
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _clients(task: Task) -> set[int]:
+    return {play.client for play in task.values()}
 
 
 class _Worker:
     """One process and its task."""
 
     def __init__(self, world: SimulatedWorld, timeout: float) -> None:
-        context = multiprocessing.get_context("forkserver")  # forking a process that runs JAX could deadlock
-        context.set_forkserver_preload(["__main__", __name__, *world.preload])
+        method = start_method()  # not by forking: a fork of a process that runs JAX could deadlock
+        context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["__main__", __name__, *world.preload])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, world), daemon=True)
-        self.process.start()
+        try:
+            with interrupts_blocked():
+                self.process.start()
+        except (EOFError, ConnectionError) as error:  # the server of processes died while it imported the main module
+            raise NotGuardedError from error
         theirs.close()  # so that its death is seen here
         self.timeout, self.deadline = timeout, 0.0
         self.busy = False
-        self.client = -1
-        self.task: tuple[int, Play]
+        self.clients: set[int] = set()
+        self.task: Task
 
-    def give(self, task: tuple[int, Play], quota: Quota) -> None:
-        self.task, self.busy, self.client = task, True, task[1].client
-        self.deadline = time.monotonic() + self.timeout
+    def give(self, task: Task, quota: Quota) -> None:
+        self.task, self.busy, self.clients = task, True, _clients(task)
+        self.deadline = time.monotonic() + self.timeout * len(task)
         try:
-            self.connection.send((task[1], quota))
+            self.connection.send((list(task.values()), quota))
         except OSError:
             self.deadline = 0.0  # it died while idle: overdue at once
 
-    def take_result(self) -> ClientEpisodes | None:
-        """The result it has sent, or None if it has died or is overdue."""
+    def take_results(self) -> list[ClientEpisodes] | None:
+        """The results it has sent, or None if it has died or is overdue."""
         try:
-            result = self.connection.recv() if self.connection.poll() else None
+            results = self.connection.recv() if self.connection.poll() else None
         except (EOFError, OSError):
             return None
         self.busy = False
-        return result
+        return results
+
+    def check_start(self) -> None:
+        """Say why a process that never was a worker has ended."""
+        self.process.join(SECONDS_TO_EXIT)
+        if self.process.exitcode == EXIT_NOT_GUARDED:
+            raise NotGuardedError
 
     def end(self, *, at_once: bool = False) -> None:
         self.connection.close()  # it leaves when it reads the end
@@ -183,13 +226,23 @@ class _Worker:
 def _serve(connection: Connection, world: SimulatedWorld) -> None:
     """The main loop of a worker, until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
-    with Player(world) as player:
+    let_interrupts_in()
+    with make_player(world) as player:
         while True:
             try:
-                play, quota = connection.recv()
-            except (EOFError, OSError):
+                plays, quota = connection.recv()
+                connection.send(player.play_all(plays, quota))
+            except (EOFError, OSError):  # the parent has ended, or ends its workers
                 return
-            connection.send(player.play(play, quota))
+
+
+def make_player(world: SimulatedWorld) -> Any:
+    """What plays in a worker: one simulator, or many of each client."""
+    if world.environments_per_client == 1:
+        return Player(world)
+    from fedpohcs.worlds.lanes import LanePlayer  # compiled code
+
+    return LanePlayer(world)
 
 
 class _Episode(NamedTuple):
@@ -215,6 +268,10 @@ class Player:
     def __exit__(self, *error: object) -> None:
         self._close()
 
+    def play_all(self, plays: Sequence[Play], quota: Quota) -> list[ClientEpisodes]:
+        """One client after the other."""
+        return [self.play(play, quota) for play in plays]
+
     def play(self, play: Play, quota: Quota) -> ClientEpisodes:
         """Whole episodes until the quota is met. An episode that fails twice is given up, and counted."""
         episodes: list[_Episode] = []
@@ -237,7 +294,7 @@ class Player:
         """An episode, or the reason of its failure. A failed episode is tried once more, with a new simulator."""
         reason = ""
         limit = min(quota.steps_per_episode or self.world.horizon, self.world.horizon)
-        for _ in range(2):
+        for _ in range(TRIES_PER_EPISODE):
             try:
                 simulator = self._open(play.client)
                 return _run_episode(simulator, episode_generator(play, number), play.actor, limit)

@@ -68,9 +68,15 @@ function ticks([low, high], count) {
   return found;
 }
 
+// Decimals that a number needs; JavaScript writes small ones as 5e-7.
+function decimalsOf(value) {
+  const [digits, exponent] = String(value).split("e");
+  return Math.max(0, (digits.split(".")[1] ?? "").length - Number(exponent ?? 0));
+}
+
 // Labels of ticks: as many decimals as the finest needs.
 function tickLabels(values) {
-  const decimals = Math.max(0, ...values.map((value) => (String(value).split(".")[1] ?? "").length));
+  const decimals = Math.max(0, ...values.map(decimalsOf));
   return values.map((value) => (decimals > 6 ? value.toExponential(1) : value.toFixed(decimals)).replace("-", "−"));
 }
 
@@ -199,7 +205,7 @@ function heatMap(
     height,
     description,
     x: { domain: [rounds[0] - 0.5, rounds.at(-1) + 0.5], label: "round", whole: true },
-    y: { domain: [0.5, clients + 0.5], label: "client", whole: true },
+    y: { domain: [-0.5, clients - 0.5], label: "client id", whole: true },
   });
   const canvas = element("canvas", { width: rounds.length, height: clients });
   const context = canvas.getContext("2d"),
@@ -225,7 +231,7 @@ function heatMap(
   );
   const unit = tall / clients;
   view.plot.append(
-    element("rect", { class: "cursor", x: left, width, y: view.sy(marked + 1) - unit / 2, height: unit }),
+    element("rect", { class: "cursor", x: left, width, y: view.sy(marked) - unit / 2, height: unit }),
   );
   figure.append(...(key ? [key] : []), element("figcaption", {}, caption));
   explore(figure, view, {
@@ -236,7 +242,7 @@ function heatMap(
       Math.floor(((x - left) / width) * rounds.length),
       clients - 1 - Math.floor(((y - top) / tall) * clients),
     ],
-    mark: (column, row) => ({ x: view.sx(rounds[column]), y: view.sy(row + 1) }),
+    mark: (column, row) => ({ x: view.sx(rounds[column]), y: view.sy(row) }),
     readout,
     onPick,
   });

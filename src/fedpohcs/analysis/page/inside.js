@@ -27,8 +27,8 @@ function drawInside() {
   );
   setOptions(byId("run-score"), scores, score);
   byId("score-box").hidden = !scores.length;
-  byId("run-client").max = clients;
-  if (document.activeElement !== byId("run-client")) byId("run-client").value = client + 1;
+  byId("run-client").max = clients - 1;
+  if (document.activeElement !== byId("run-client")) byId("run-client").value = client;
   const place = (round, one) => run.place[round * clients + one],
     back = (round, one) => run.returns[round * clients + one];
   const pick = (column, row) => update({ client: row });
@@ -56,10 +56,10 @@ function drawSelection(run, { rounds, clients, client, place, pick, group }) {
       swatch("var(--line)", "candidate"),
       swatch(colourOf(group.label), "selected"),
     ),
-    description: `Who was selected in which round by ${group.label}, seed ${run.seed}`,
-    caption: "Who was asked, and who trained.",
+    description: `Clients that ${group.label} selected in each round, seed ${run.seed}`,
+    caption: "Candidates of each round, and the clients among them that trained.",
     readout: (round, one) =>
-      `round ${round}, client ${one + 1}: ${["not a candidate", "candidate, not selected", "selected"][role(round, one)]}`,
+      `round ${round}, client ${one}: ${["not a candidate", "candidate, not selected", "selected"][role(round, one)]}`,
   });
 }
 
@@ -85,7 +85,7 @@ function drawReturns(run, { rounds, clients, client, back, pick, group }) {
     key: colourBar(low, high, "mean return; the lowest 5 % share the darkest colour"),
     description: `Mean return of every client after every round, ${group.label}, seed ${run.seed}`,
     caption: "Mean return of the global policy on each client, after each round.",
-    readout: (round, one) => `round ${round}, client ${one + 1}: return ${format(back(round, one))}`,
+    readout: (round, one) => `round ${round}, client ${one}: return ${format(back(round, one))}`,
   });
 }
 
@@ -115,11 +115,11 @@ function drawScores(run, { rounds, clients, client, score, place, pick, group })
     value: scored,
     colour: (value) => (Number.isFinite(value) ? cividis((value - low) / (high - low || 1)) : null),
     onPick: pick,
-    key: colourBar(low, high, `${name}; two in a hundred lie beyond either end`),
+    key: colourBar(low, high, `${name}; 2 % of the values lie beyond either end`),
     description: `${name} of every candidate in every round, ${group.label}, seed ${run.seed}`,
     caption: "Empty where the client was no candidate.",
     readout: (round, one) =>
-      `round ${round}, client ${one + 1}: ${Number.isFinite(scored(round, one)) ? format(scored(round, one)) : "not a candidate"}`,
+      `round ${round}, client ${one}: ${Number.isFinite(scored(round, one)) ? format(scored(round, one)) : "not a candidate"}`,
   });
   const asked = rounds.filter((round) => place(round, client) >= 0),
     ys = asked.map((round) => scored(round, client));
@@ -128,11 +128,11 @@ function drawScores(run, { rounds, clients, client, score, place, pick, group })
     rounds.map((round) => quantileOfRound(run, values, round, 1)),
   ];
   const view = frame(chart, {
-    title: `${titleCase(name)} of client ${client + 1}`,
+    title: `${titleCase(name)} of client ${client}`,
     height: 220,
     x: { domain: [0, run.rounds || 1], label: "round", whole: true },
     y: { domain: padded(extent([floor, ceiling]), 0.05), label: name.split(",")[0] },
-    description: `${name} of client ${client + 1} by round`,
+    description: `${name} of client ${client} by round`,
   });
   view.plot.append(element("path", { d: bandPath(rounds, floor, ceiling, view), fill: "var(--soft)", opacity: 0.18 }));
   view.plot.append(
@@ -161,7 +161,7 @@ function drawScores(run, { rounds, clients, client, score, place, pick, group })
     element(
       "figcaption",
       {},
-      "Dots: rounds in which it was a candidate; filled where it was selected. Grey: from the lowest to the highest candidate.",
+      "Dots: rounds in which the client was a candidate; filled where it was selected. The grey band is the range of all candidates.",
     ),
   );
 }
@@ -178,11 +178,11 @@ function drawClient(run, { rounds, clients, client, back, group }) {
     });
   const [low, high] = [spread(0.1), spread(0.9)];
   const view = frame(figure, {
-    title: `Return of client ${client + 1}`,
+    title: `Return of client ${client}`,
     height: 220,
     x: { domain: [0, run.rounds || 1], label: "round", whole: true },
     y: { domain: padded(extent([own, low, high])), label: "mean return" },
-    description: `Mean return of client ${client + 1} by round`,
+    description: `Mean return of client ${client} by round`,
   });
   view.plot.append(
     element("path", { d: bandPath(rounds, low, high, view), fill: "var(--soft)", opacity: 0.18 }),
@@ -196,7 +196,7 @@ function drawClient(run, { rounds, clients, client, back, group }) {
   if (run.rounds === 0)
     view.plot.append(element("circle", { cx: view.sx(0), cy: view.sy(own[0]), r: 4, fill: colourOf(group.label) }));
   figure.append(
-    element("figcaption", {}, "Grey: from the tenth to the ninetieth of a hundred clients in order of their return."),
+    element("figcaption", {}, "Return per round; the grey band is the 10th-90th percentile of clients."),
   );
   explore(figure, view, {
     columns: rounds.length,

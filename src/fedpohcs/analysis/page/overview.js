@@ -1,5 +1,31 @@
 // The sections that compare schemes.
 
+const AXES = {
+  rounds: "round",
+  "million training steps": "environment steps of training (millions)",
+  minutes: "time without evaluation (minutes)",
+  megabytes: "messages without evaluation (megabytes)",
+};
+
+// One paragraph per world and level; the title shows that one below.
+function drawSummary() {
+  const focused = document.activeElement?.dataset?.panel;
+  byId("findings").replaceChildren(
+    ...data.panels.map((one, index) => {
+      const name = `${one.world}, ${one.level}`,
+        chosen = one === panel(),
+        title = element("button", { type: "button", "data-panel": index, "aria-pressed": chosen }, name);
+      return element(
+        "div",
+        { class: "finding" },
+        element("h3", {}, data.panels.length > 1 ? title : name),
+        ...one.summary.sentences.map((sentence) => element("p", {}, sentence)),
+      );
+    }),
+  );
+  if (focused) byId("findings").querySelector(`[data-panel="${focused}"]`)?.focus();
+}
+
 function drawCurves() {
   const figure = byId("fig-curves"),
     clock = state.clock;
@@ -19,7 +45,7 @@ function drawCurves() {
   const longest = lines.reduce((one, other) => (other.xs.at(-1) > one.xs.at(-1) ? other : one)).xs;
   const view = frame(figure, {
     height: Math.max(300, Math.min(440, figure.clientWidth * 0.5)),
-    x: { domain: [0, longest.at(-1) || 1], label: clock === "rounds" ? "round" : clock, whole: clock === "rounds" },
+    x: { domain: [0, longest.at(-1) || 1], label: AXES[clock] ?? clock, whole: clock === "rounds" },
     y: { domain: curveRange(lines), label: "mean return over all clients" },
     description: `Mean return over all clients against ${clock}, for ${lines.map((line) => line.group.label).join(", ")}`,
   });
@@ -104,9 +130,10 @@ function drawLines(view, lines) {
 function curveCaption() {
   const several = shown().some((group) => group.runs.length > 1);
   return [
+    "A return is the sum of the rewards of an episode. ",
     `Mean over clients and seeds${several && state.bands ? "; bands are 95 % bootstrap intervals over seeds" : ""}.`,
     state.smoothing > 1 ? ` Each point is the mean of the last ${state.smoothing} rounds.` : "",
-    state.whole ? "" : " The lowest twentieth of the points may lie below the frame; “whole range” shows them.",
+    state.whole ? "" : " Up to 5 % of the points may lie below the frame; “whole range” shows them.",
   ].join("");
 }
 
@@ -153,13 +180,13 @@ function drawForest(figure, name, rows) {
   const known = rows.filter((row) => row.values[0] !== null);
   const view = frame(figure, {
     title: titleCase(name),
-    height: 46 + 20 * rows.length,
+    height: 56 + 20 * rows.length,
     left: 140,
     right: 16,
     description: `${name}: ${known.map((row) => `${row.label} ${format(row.values[0])}`).join(", ")}`,
     x: {
       domain: padded(extent(known.map((row) => row.values.filter((value) => value !== null))), 0.08),
-      label: "",
+      label: name.startsWith("number of clients") ? "clients" : "return",
       ticks: 4,
     },
     y: { domain: [0, 1], ticks: 0 },
@@ -209,12 +236,12 @@ function drawParticipation() {
   groups.forEach((group, index) => {
     const figure = figures[index],
       clients = group.finalReturns.length,
-      height = 250,
-      split = 0.58;
+      height = 280,
+      split = 0.54;
     const view = frame(figure, {
       title: group.label,
       height,
-      x: { domain: [0.4, clients + 0.6], label: "client", whole: true },
+      x: { domain: [-0.6, clients - 0.4], label: "client id", whole: true },
       y: { domain: [0, 1], ticks: 0 },
       description: `${group.label}: selections and final return of every client`,
     });
@@ -240,13 +267,13 @@ function drawParticipation() {
       element(
         "text",
         { transform: `translate(13 ${middle + (tall * (1 - split)) / 2}) rotate(-90)`, "text-anchor": "middle" },
-        "selections",
+        "selections / round",
       ),
     );
     const unit = width / clients,
       points = element("g");
     for (let client = 0; client < clients; client++) {
-      const x = view.sx(client + 1),
+      const x = view.sx(client),
         share = group.participation[client];
       view.svg.append(
         element("rect", {
@@ -274,10 +301,10 @@ function drawParticipation() {
       columns: clients,
       start: [0, 0],
       locate: (x) => [Math.floor((x - left) / unit), 0],
-      mark: (column) => ({ x: view.sx(column + 1) }),
+      mark: (column) => ({ x: view.sx(column) }),
       onPick: (client) => update({ client, scheme: group.label }),
       readout: (client) =>
-        `client ${client + 1}: return ${format(group.finalReturns[client])}, ${format(group.participation[client])} selections per round`,
+        `client ${client}: return ${format(group.finalReturns[client])}, ${format(group.participation[client])} selections per round`,
     });
   });
   byId("participation").append(
@@ -308,12 +335,29 @@ function drawCost() {
     description: "Median seconds of each phase of a round",
     caption: "Median over all rounds and seeds, on the machine that made the runs. Compiling is in the first rounds.",
   });
+  drawBytes(groups);
+}
+
+function drawBytes(groups) {
+  const largest = Math.max(
+    ...groups.map((group) => Object.values(group.bytes).reduce((sum, value) => sum + (value ?? 0), 0)),
+  );
+  if (!largest)
+    return byId("fig-bytes").replaceChildren(
+      element("h3", {}, "Communication"),
+      element("p", { class: "empty" }, "The sizes of messages are not recorded in these runs."),
+    );
+  const [name, size] = [
+    ["megabytes", 1e6],
+    ["kilobytes", 1e3],
+    ["bytes", 1],
+  ].find(([, bytes]) => largest >= bytes || bytes === 1);
   const known = (parts) =>
-    Object.fromEntries(Object.entries(parts).map(([phase, value]) => [phase, value === null ? null : value / 1e6]));
+    Object.fromEntries(Object.entries(parts).map(([phase, value]) => [phase, value === null ? null : value / size]));
   stackedBars(byId("fig-bytes"), {
     title: "Communication",
-    unit: "megabytes per round",
-    description: "Median megabytes of each phase of a round",
+    unit: `${name} per round`,
+    description: `Median ${name} of each phase of a round`,
     caption:
       "Content of the messages to and from all clients, median over rounds and seeds. Evaluation sends the policy to every client for this report alone.",
     rows: groups.map((group) => ({

@@ -58,9 +58,11 @@ const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const titleCase = (text) => text.charAt(0).toUpperCase() + text.slice(1).replaceAll("_", " ");
 
 function chosenRun() {
-  const groups = panel().groups,
-    group = groups.find((one) => one.label === state.scheme) ?? groups.at(groups.length > 1 ? 1 : 0);
-  return { group, run: group.runs.find((one) => one.seed === state.seed) ?? group.runs[0] };
+  const { groups, summary } = panel(),
+    best = groups.find((one) => one.label === summary.best),
+    group = groups.find((one) => one.label === state.scheme) ?? best,
+    seed = state.seed ?? (group === best ? summary.seed : null);
+  return { group, run: group.runs.find((one) => one.seed === seed) ?? group.runs[0] };
 }
 
 function drawHeader() {
@@ -82,7 +84,7 @@ function drawHeader() {
       : []),
   );
   byId("made").textContent =
-    `Made by fedpohcs ${data.version}. Clients count from 1. Round 0 is the evaluation before training.`;
+    `Made by fedpohcs ${data.version}. Client ids count from 0. Round 0 is the evaluation before training.`;
 }
 
 function setOptions(select, values, chosen) {
@@ -128,9 +130,9 @@ function drawControls() {
 
 function draw() {
   drawHeader();
-  for (const part of document.querySelectorAll("#controls, main")) part.hidden = !data.panels.length;
+  for (const part of document.querySelectorAll("#findings, #controls, main")) part.hidden = !data.panels.length;
   if (data.panels.length)
-    for (const part of [drawControls, drawCurves, drawStatistics, drawParticipation, drawInside, drawCost, drawConfigs])
+    for (const part of [drawSummary, drawControls, drawCurves, drawStatistics, drawParticipation, drawInside, drawCost, drawConfigs])
       part();
 }
 
@@ -141,7 +143,7 @@ function update(changes) {
 
 function listen() {
   const on = (id, event, change) => byId(id).addEventListener(event, () => update(change(byId(id))));
-  on("level", "change", (select) => ({ panel: select.selectedIndex }));
+  on("level", "change", (select) => ({ panel: select.selectedIndex, scheme: null, seed: null }));
   on("clock", "change", (select) => ({ clock: select.value }));
   on("smoothing", "input", (range) => ({ smoothing: Number(range.value) }));
   on("seeds", "change", (box) => ({ seeds: box.checked }));
@@ -150,7 +152,11 @@ function listen() {
   on("run-scheme", "change", (select) => ({ scheme: select.value }));
   on("run-seed", "change", (select) => ({ seed: Number(select.value) }));
   on("run-score", "change", (select) => ({ score: select.value }));
-  on("run-client", "input", (input) => ({ client: Math.max(0, (parseInt(input.value, 10) || 1) - 1) }));
+  on("run-client", "input", (input) => ({ client: Math.max(0, parseInt(input.value, 10) || 0) }));
+  byId("findings").addEventListener("click", (event) => {
+    const index = event.target.closest("button")?.dataset.panel;
+    if (index !== undefined) update({ panel: Number(index), scheme: null, seed: null });
+  });
   byId("schemes").addEventListener("click", (event) => {
     const label = event.target.closest(".chip")?.dataset.label;
     if (label)

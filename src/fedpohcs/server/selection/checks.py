@@ -1,7 +1,4 @@
-"""Checks of the values that selectors return. Selectors may be written by users; errors name them.
-
-In messages ids count from 0, as selectors see them, and clients from 1, as everywhere else.
-"""
+"""Checks of the values that selectors return. Selectors may be written by users; errors name them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
@@ -50,14 +47,15 @@ def choose_clients(
     client = _chosen(selector.name, selection.client, question)
     scores = _scores(selector.name, selection.scores, question.candidates)
     probability = _probability(selector.name, selection.probability, client)
-    return Selection(client, scores, probability, _weight(selector.name, selection.weight, client)), state
+    weight, total = _weight(selector.name, selection.weight, client), _total(selector.name, selection.total)
+    return Selection(client, scores, probability, weight, total), state
 
 
 def _chosen(name: str, chosen: Any, question: Question) -> ClientIds:
     client = _ids(name, "chose", chosen)
     strangers = client[~np.isin(client, question.candidates)]
     if len(strangers):
-        remedy = "Choose ids of question.candidates, which count from 0."
+        remedy = "Choose ids of question.candidates."
         _refuse(name, f"chose id {strangers[0]}, which is not a candidate", remedy)
     if len(client) > question.num_selected:
         remedy = "Choose at most question.num_selected."
@@ -86,7 +84,7 @@ def _scores(name: str, scores: Any, candidates: ClientIds) -> dict[str, Vector]:
         infinite = np.isinf(checked[score])
         if infinite.any():
             value, client = checked[score][infinite][0], candidates[infinite][0]
-            text = f"gave client {client + 1} the score {score!r} {value}, which is not finite"
+            text = f"gave client {client} the score {score!r} {value}, which is not finite"
             _refuse(name, text, "Use NaN where a client has no score.")
     return checked
 
@@ -97,7 +95,7 @@ def _probability(name: str, values: Any, client: ClientIds) -> Vector | None:
     probability = _vector(name, "probability", values, client, "chosen")
     wrong = ~((probability > 0) & (probability <= 1))
     if wrong.any():
-        text = f"gave client {client[wrong][0] + 1} the probability {probability[wrong][0]}"
+        text = f"gave client {client[wrong][0]} the probability {probability[wrong][0]}"
         _refuse(name, text, "It must be above 0 and at most 1.")
     return probability
 
@@ -108,11 +106,17 @@ def _weight(name: str, values: Any, client: ClientIds) -> Vector | None:
     weight = _vector(name, "weight", values, client, "chosen")
     wrong = ~(np.isfinite(weight) & (weight >= 0))
     if wrong.any():
-        text = f"gave client {client[wrong][0] + 1} the weight {weight[wrong][0]}"
+        text = f"gave client {client[wrong][0]} the weight {weight[wrong][0]}"
         _refuse(name, text, "It must be finite and not below 0.")
     if len(weight) and not 0 < weight.sum() < np.inf:
         _refuse(name, f"gave weights whose sum is {weight.sum()}", "Their sum must be finite and above 0.")
     return weight
+
+
+def _total(name: str, total: Any) -> float | None:
+    if total is None or (isinstance(total, float) and 0 < total < np.inf):
+        return total
+    _refuse(name, f"returned {total!r} as total", "It must be None, or a finite number above 0.")
 
 
 def _vector(name: str, what: str, values: Any, clients: ClientIds, role: str) -> Vector:

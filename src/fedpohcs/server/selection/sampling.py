@@ -44,3 +44,15 @@ def draw(probability: Vector, generator: np.random.Generator) -> np.ndarray:
     reached *= number / max(reached[-1], 1e-300)  # without the rounding of the sum, which could drop the last one
     ticks = generator.random() + np.arange(number)
     return np.sort(order[np.searchsorted(reached, ticks, side="right").clip(max=len(order) - 1)])
+
+
+def draw_up_to(probability: Vector, generator: np.random.Generator) -> np.ndarray:
+    """Positions drawn with these inclusion probabilities, whose sum need not be whole: as many, rounded up or down."""
+    total = float(probability.sum())
+    if abs(total - round(total)) < 1e-9:
+        return draw(probability, generator)
+    order = generator.permutation(len(probability))
+    reached = np.cumsum(probability[order])
+    ticks = generator.random() + np.arange(np.ceil(total))
+    ticks = ticks[ticks < reached[-1]]
+    return np.sort(order[np.searchsorted(reached, ticks, side="right")])

@@ -1,0 +1,79 @@
+"""Registered Gymnasium environments as named federations of eight clients whose physics differ.
+
+Client 0 has the usual physics. The quantity that the others vary is in `worlds.physics`. docs/how-to/gymnasium.md says
+what was measured with each preset.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.presets import gym
+from fedpohcs.core.scenario import scenario_class
+
+
+def cart_pole(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """CartPole-v1 with poles of different length."""
+    return _federation("CartPole-v1", level, selector, rounds=15)
+
+
+def acrobot(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Acrobot-v1 with outer links of different mass."""
+    return _federation("Acrobot-v1", level, selector, rounds=15)
+
+
+def pendulum(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Pendulum-v1 under different gravity."""
+    return _federation("Pendulum-v1", level, selector, rounds=25, discount=0.9)
+
+
+def mountain_car(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """MountainCar-v0 with engines of different force."""
+    return _federation("MountainCar-v0", level, selector, rounds=50)
+
+
+def mountain_car_continuous(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """MountainCarContinuous-v0 with engines of different power."""
+    return _federation("MountainCarContinuous-v0", level, selector, rounds=30)
+
+
+def lunar_lander(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """LunarLander-v3 under different gravity."""
+    return _federation("LunarLander-v3", level, selector, rounds=50, discount=0.999, gae_discount=0.98)
+
+
+def lunar_lander_continuous(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """LunarLanderContinuous-v3 under different gravity."""
+    return _federation("LunarLanderContinuous-v3", level, selector, rounds=50, discount=0.999, gae_discount=0.98)
+
+
+def bipedal_walker(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """BipedalWalker-v3 under different gravity."""
+    return _federation("BipedalWalker-v3", level, selector, rounds=100, learning_rate=3e-4)
+
+
+def hopper(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Hopper-v5 under different gravity."""
+    return _federation("Hopper-v5", level, selector, rounds=50, learning_rate=3e-4)
+
+
+def walker(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Walker2d-v5 under different gravity."""
+    return _federation("Walker2d-v5", level, selector, rounds=50, learning_rate=3e-4)
+
+
+def half_cheetah(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
+    """HalfCheetah-v5 under different gravity."""
+    return _federation("HalfCheetah-v5", level, selector, rounds=50, learning_rate=3e-4)
+
+
+def _federation(env: str, level: str, selector: str, rounds: int, **learner: Any) -> ExperimentConfig:
+    """The preset `gym` with this environment, and what differs from its learner."""
+    config, settings = gym(level, selector), {"env": env}
+    return replace(
+        config,
+        rounds=rounds,
+        scenario=scenario_class("gym", settings)(**settings),
+        federation=FederationConfig(num_clients=8, num_candidates=8, num_selected=4),
+        learner=replace(config.learner, **learner),
+    )

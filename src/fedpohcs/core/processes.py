@@ -1,0 +1,64 @@
+"""What differs between platforms when processes are started: cores, start methods and signals."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedpohcs.core.errors import UserError
+
+EXIT_NOT_GUARDED = 77
+NOT_GUARDED = (
+    "worker processes could not start. They import this script, which must not train when it is imported. Put what it "
+    'does under: if __name__ == "__main__":'
+)
+
+
+class NotGuardedError(UserError, SystemExit):
+    """A script trains when it is imported. Where nobody catches it, Python prints the message alone, no traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(NOT_GUARDED)
+        self.code = f"fedpohcs: {NOT_GUARDED}"
+
+
+def available_cores() -> list[int]:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def start_method() -> str:
+    """How worker processes start: from a server that has imported everything once, or each from nothing (Windows)."""
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def refuse_while_importing() -> None:
+    """End a worker process that imports a script which would train, and so start workers of its own."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # set while the main module is imported
+        os._exit(EXIT_NOT_GUARDED)  # an exception would be printed with its traceback
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Hold signals that stop a program back, also from a process that is started meanwhile.
+
+    That process would otherwise die with a traceback while it imports what handles signals. It lets them in by
+    `let_interrupts_in`.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def let_interrupts_in() -> None:
+    """Accept the signals that `interrupts_blocked` held back."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -1,0 +1,96 @@
+"""Ctrl-C and SIGTERM at any moment: one line, the right exit code, no traceback, in real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedpohcs.cli.grid import read_progress
+
+PATIENCE = 120.0
+LONG = ["--rounds", "100000"]
+TRAIN = ["train", "tabular", *LONG, "--out", "run"]
+COMPARE = ["compare", "tabular", "--selectors", "fedavg,full", "--seeds", "0", "--jobs", "2", *LONG, "--out", "all"]
+GYM = ["train", "gym", "--env", "CartPole-v1", "--clients", "3", *LONG, "--out", "run"]
+
+
+def start(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
+    """A command in a process group of its own, as a terminal starts it."""
+    program = [sys.executable, "-m", "fedpohcs", *arguments]
+    return subprocess.Popen(
+        program, cwd=folder, stdout=-1, stderr=-1, text=True, start_new_session=True, preexec_fn=_as_in_a_terminal
+    )
+
+
+def _as_in_a_terminal() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background ignores it
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ended(process: subprocess.Popen[str], code: int, hint: str) -> None:
+    _, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said.count("\n")) == (code, 1), said
+    assert said.startswith("fedpohcs: ") and hint in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [(TRAIN, "run"), (COMPARE, "all/medium/full/seed-0"), (GYM, "run")],
+    ids=["train", "compare", "gym"],
+)
+def test_ctrl_c_and_sigterm_end_a_command_with_one_line(arguments: list[str], folder: str, tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole process group, `kill` the command alone."""
+    if "gym" in arguments:
+        pytest.importorskip("gymnasium")
+    for number, send, code in ((signal.SIGINT, os.killpg, 130), (signal.SIGTERM, os.kill, 143)):
+        here = tmp_path / str(int(number))
+        here.mkdir()
+        process = start(here, arguments)
+        wait_for(lambda here=here: read_progress(here / folder).round >= 1)
+        send(process.pid, number)
+        ended(process, code, "stopped; to go on: fedpohcs ")
+
+
+def children(process: subprocess.Popen[str]) -> list[str]:
+    """The processes that a command has started."""
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_ctrl_c_while_processes_of_a_comparison_import_modules_prints_one_line(seconds: float, tmp_path: Path) -> None:
+    process = start(tmp_path, COMPARE)
+    wait_for(lambda: len(children(process)) >= 2)  # a process of multiprocessing, and the first run
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    ended(process, 130, "stopped; to go on: fedpohcs compare")
+
+
+UNGUARDED = """
+from dataclasses import replace
+from fedpohcs import preset, run_experiment
+from fedpohcs.worlds.gym import GymConfig
+from fedpohcs.core.config import FederationConfig
+config = replace(preset("gym"), scenario=GymConfig("CartPole-v1"), federation=FederationConfig(2, 2, 1), rounds=1)
+run_experiment(config, "run")
+"""
+
+
+def test_a_script_without_a_main_guard_ends_in_one_line_that_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("fedpohcs: worker processes could not start.")
+    assert 'if __name__ == "__main__":' in done.stderr
