@@ -74,7 +74,7 @@ def main() -> None:
 
 def measure_selection(arguments: Any) -> tuple[Any, list[Figure]]:
     """Selections of a run made again from its tables, with one Byzantine client at a time."""
-    rounds, _ = recorded(arguments)
+    rounds, _, _ = recorded(arguments)
     federation = benchmark_config(quick=arguments.quick).federation
     k, n = federation.num_selected, federation.num_clients
     choose = chooser(rounds, federation)
@@ -177,14 +177,15 @@ def overlap(ours: Sequence[frozenset[int]], theirs: Sequence[frozenset[int]], k:
 
 def measure_scores(arguments: Any) -> tuple[Any, list[Figure]]:
     """Whole runs with a client that is Byzantine in phase one."""
-    from fedpohcs.core.config import AttackConfig, DefenceConfig
+    from fedpohcs.core.config import AttackConfig, DefenceConfig, ProtectionConfig
 
     byzantine = 2 if arguments.quick else BYZANTINE
     score, table = AttackConfig("lying-score", (byzantine,)), AttackConfig("inflated-table", (byzantine,), 100.0)
     cap = DefenceConfig(max_selections=18 if arguments.quick else 4)
+    masked = {"privacy": "masked", "protection": ProtectionConfig(release="scores")}
     ways: dict[str, dict[str, Any]] = {
-        "lying score, masked": {"attack": score, "privacy": "masked"},
-        "lying score, masked, cap 4 of 20": {"attack": score, "privacy": "masked", "defence": cap},
+        "lying score, masked": {**masked, "attack": score},
+        "lying score, masked, cap 4 of 20": {**masked, "attack": score, "defence": cap},
         "table x100": {"attack": table},
         "table x100, clip 1.5, cap 4 of 20": {"attack": table, "defence": dataclasses.replace(cap, table_clip=1.5)},
         "honest": {},

@@ -12,6 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.deploy.client_app import app as own_app
 from fedpohcs.deploy.keys import Keys
+from fedpohcs.deploy.planning import signed_plan
 from fedpohcs.deploy.protocol import config_text
 
 Fault = Callable[[Message, Message], Message | None]
@@ -65,8 +66,19 @@ class AppGrid:
 
 def node_config(client: int, states: Path, keys: Keys | None = None) -> dict[str, Any]:
     """What the node of a client is started with."""
-    secret = {"identity": str(keys.identity(client)), "members": str(keys.members)} if keys else {}
-    return {"client-id": client, "state-dir": str(states), **secret}
+    if keys is None:
+        return {"client-id": client, "state-dir": str(states)}
+    paths = {"identity": keys.identity(client), "members": keys.members, "plan-key": keys.operator_public}
+    return {"client-id": client, "state-dir": str(states), **{name: str(path) for name, path in paths.items()}}
+
+
+def give_plan(grid: "LoopGrid", config: ExperimentConfig, keys: Keys) -> bytes:
+    """Sign a plan for a private run, and let the run bring it to the nodes."""
+    if config.privacy == "none":
+        return b""
+    plan = signed_plan(config, keys.members, keys.operator, days=1)
+    grid.run_config["plan"] = plan.decode()
+    return plan
 
 
 class LoopGrid(AppGrid):

@@ -73,8 +73,14 @@ NODE = ("--superlink", "s:1", "--client-id", "1")
         (["run", "tabular", "--port", "70000"], "port (=70000) must be at least 0 and below 65536"),
         (["node", "--superlink", "s:1", "--client-id", "-1", "--insecure"], "client-id (=-1) must be at least 0"),
         (["node", "--superlink", "s:1", "--client-id", "1"], "root-certificates (=None) must be given, or --insecure"),
-        (["node", *NODE, "--insecure", "--identity", "i"], "identity (='i') and members (='None') go together"),
-        (["node", *NODE, "--insecure", "--identity", "i", "--members", "m"], "identity (='i') is not a file"),
+        (
+            ["node", *NODE, "--insecure", "--identity", "i", "--members", "m"],
+            "identity (='i') goes together with members (='m') and plan-key (='None')",
+        ),
+        (
+            ["node", *NODE, "--insecure", "--identity", "i", "--members", "m", "--plan-key", "o"],
+            "identity (='i') is not a file",
+        ),
         (["node", *NODE, "--root-certificates", "ca.pem", "--key", "k"], "root-certificates (='ca.pem') is not a file"),
         (["keys", "new", "--test-fleet", "--clients", "0"], "clients (=0) must be at least 1"),
         (["keys", "new", "--hosts", "a,"], "hosts (='a,') must be names or addresses"),
@@ -142,7 +148,8 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(
     folder = tmp_path / "keys"
     assert main(["flower", "keys", str(folder), "--test-fleet", "--clients", "2"]) == 0
     names = {"ca.pem", "server.pem", "server.key", "client-0", "client-0.pub", "client-1", "client-1.pub"}
-    names |= {"identity-0", "identity-1", "members"}
+    names |= {"identity-0", "identity-1", "members", "identity-0.ledger", "identity-1.ledger"}
+    names |= {"operator", "operator.pub"}
     assert {path.name for path in folder.iterdir()} == names
     assert {(folder / name).stat().st_mode & 0o777 for name in SECRETS} == {0o600}
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -207,8 +214,9 @@ def test_a_device_makes_its_own_keys_and_only_public_ones_leave_it(
     from fedpohcs.deploy.keys import load_identity, load_members
 
     device, members = make_device(tmp_path / "device"), tmp_path / "members"
-    assert {path.name for path in device.iterdir()} == {"key", "identity", "public"}
-    assert {(device / name).stat().st_mode & 0o777 for name in ("key", "identity")} == {0o600}
+    secret = {"key", "identity", "identity.ledger"}
+    assert {path.name for path in device.iterdir()} == {*secret, "public"}
+    assert {(device / name).stat().st_mode & 0o777 for name in secret} == {0o600}
     assert "PRIVATE" not in (device / "public").read_text()
     shown = capsys.readouterr().out
     arguments = ["flower", "members", "add", str(members), "--client-id", "7", "--public", str(device / "public")]

@@ -24,7 +24,7 @@ from fedpohcs.metrics.base import Metric, each
 from fedpohcs.runs.experiment import start_training
 from fedpohcs.server.selection import Question, Selector, top_k
 
-from .loop import LoopGrid
+from .loop import LoopGrid, give_plan
 from .test_executor import SHORT, assert_same, in_process, training_on
 
 NUMBERS = ("mean_return", "return_std", "episode_length", "gradient_norm")
@@ -74,7 +74,7 @@ def test_every_metric_that_can_be_hidden_is_measured_privately_as_in_one_process
     config: ExperimentConfig, states: Path, tmp_path: Path
 ) -> None:
     keys = make_keys(tmp_path / "keys", 4, ["localhost"])
-    protection = ProtectionConfig(sketch_size=1024, min_cohort=3)
+    protection = ProtectionConfig(sketch_size=1024, min_cohort=3, release="scores")
     config = replace(config, selector="hidden", privacy="masked", protection=protection)
     grid, names = LoopGrid(config, states, keys=keys), set()
 
@@ -84,7 +84,8 @@ def test_every_metric_that_can_be_hidden_is_measured_privately_as_in_one_process
         return answer
 
     grid.fault = listen
-    make = partial(make_flower_executor, grid=grid, limits=SHORT, members=load_members(keys.members))
+    plan = give_plan(grid, config, keys)
+    make = partial(make_flower_executor, grid=grid, limits=SHORT, members=load_members(keys.members), plan=plan)
     there, here = start_training(config, make), in_process(config)
     for one, other in zip(there.remaining_rounds(), here.remaining_rounds(), strict=True):
         assert_same(one, other)
@@ -100,10 +101,10 @@ def test_a_node_sends_a_ticket_and_never_the_number_itself(
     keys = make_keys(tmp_path / "keys", 4, ["localhost"])
     config = replace(config, selector="gradient-sampling", rounds=1)
     clear = [*in_process(config).remaining_rounds()][1].selection.scores["return_gradient"]
-    hidden = replace(config, privacy="masked", protection=ProtectionConfig(min_cohort=3))
-    make = partial(
-        make_flower_executor, grid=LoopGrid(hidden, states, keys=keys), limits=SHORT, members=load_members(keys.members)
-    )
+    hidden = replace(config, privacy="masked", protection=ProtectionConfig(min_cohort=3, release="scores"))
+    grid = LoopGrid(hidden, states, keys=keys)
+    plan = give_plan(grid, hidden, keys)
+    make = partial(make_flower_executor, grid=grid, limits=SHORT, members=load_members(keys.members), plan=plan)
     sent = [*start_training(hidden, make).remaining_rounds()][1].selection.scores["return_gradient"]
     np.testing.assert_allclose(sent, -np.log(clear), rtol=2**-7, atol=1e-6)
 

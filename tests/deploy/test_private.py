@@ -1,6 +1,8 @@
 """Private selection over Flower's messages: the same scores as in one process, and keys that never leave a node."""
 
+import re
 import shutil
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,18 +20,19 @@ from fedpohcs.core.config import ExperimentConfig, FederationConfig, ProtectionC
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import RoundRecord
-from fedpohcs.deploy.executor import Limits
+from fedpohcs.deploy.executor import FlowerExecutor, Limits
 from fedpohcs.deploy.keys import Keys, load_identity, load_members, make_keys
 from fedpohcs.deploy.member import FILE
 from fedpohcs.deploy.private import make_flower_executor
 from fedpohcs.privacy.messages import Kind, parse
 from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
-from .loop import LoopGrid, node_config
+from .loop import LoopGrid, give_plan, node_config
 from .test_executor import SHORT, Interrupted, StopAfter, assert_same, in_process, tables
 
 FEDERATION = FederationConfig(num_clients=6, num_candidates=5, num_selected=3, evaluation_episodes=8)
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
+SCORES = replace(COHORT, release="scores")
 
 pytestmark = pytest.mark.usefixtures("no_sleep")
 
@@ -44,9 +47,15 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return make_keys(tmp_path_factory.mktemp("fleet") / "keys", 6, ["localhost"])
 
 
-def training_on(grid: LoopGrid, config: ExperimentConfig, keys: Keys, limits: Limits = SHORT) -> Training:
+def clients_on(grid: LoopGrid, config: ExperimentConfig, keys: Keys, limits: Limits = SHORT) -> Any:
+    """With a new plan, which the nodes get as well."""
+    plan = give_plan(grid, config, keys)
     members = load_members(keys.members)
-    return start_training(config, partial(make_flower_executor, grid=grid, limits=limits, members=members))
+    return partial(make_flower_executor, grid=grid, limits=limits, members=members, plan=plan)
+
+
+def training_on(grid: LoopGrid, config: ExperimentConfig, keys: Keys, limits: Limits = SHORT) -> Training:
+    return start_training(config, clients_on(grid, config, keys, limits))
 
 
 def assert_same_privately(one: RoundRecord, other: RoundRecord) -> None:
@@ -62,29 +71,52 @@ def message_in(message: Message) -> bytes:
     return next((array.data for name, array in arrays.items() if name in names), b"")
 
 
-@pytest.mark.parametrize("privacy", ["masked", "he"])
-@pytest.mark.parametrize("selector", ["fedpohcs", "fedpohcs-one-phase", "power-of-choice", "gradient-norm", "fedavg"])
+@pytest.mark.parametrize(
+    ("selector", "protection"),
+    [
+        ("fedpohcs", COHORT),
+        ("fedpohcs", SCORES),
+        ("power-of-choice", COHORT),
+        ("power-of-choice", SCORES),
+        ("gradient-norm", COHORT),
+        ("fedavg", COHORT),
+    ],
+)
 def test_a_private_run_over_messages_equals_one_in_process(
-    privacy: str, selector: str, config: ExperimentConfig, keys: Keys, states: Path
+    selector: str, protection: ProtectionConfig, config: ExperimentConfig, keys: Keys, states: Path
 ) -> None:
-    if privacy == "he":
-        pytest.importorskip("tenseal")
-        if not selector.startswith("fedpohcs"):
-            pytest.skip("nothing is encrypted there")
-    config = replace(config, selector=selector, privacy=privacy)
+    config = replace(config, selector=selector, protection=protection)
     there, here = training_on(LoopGrid(config, states, keys=keys), config, keys), in_process(config)
     for one, other in zip(there.remaining_rounds(), here.remaining_rounds(), strict=True):
         assert_same_privately(one, other)
     jax.tree.map(np.testing.assert_array_equal, there.state.params, here.state.params)
 
 
-def test_a_private_round_costs_one_more_message_to_each_candidate(
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"privacy": "he"}, "privacy (='he') is for simulations: a server that alters ciphertexts"),
+        ({"selector": "fedpohcs-one-phase", "protection": SCORES}, "lets the server name the cohorts"),
+    ],
+)
+def test_what_is_safe_in_simulations_only_is_refused_by_server_and_nodes(
+    changes: dict, message: str, config: ExperimentConfig, keys: Keys, states: Path
+) -> None:
+    config = replace(config, **changes)
+    grid = LoopGrid(config, states, keys=keys)
+    with pytest.raises(UserError, match=re.escape(message)):
+        training_on(grid, config, keys)
+    with pytest.raises(UserError, match=re.escape(message)):  # a server that does not refuse
+        FlowerExecutor(config, grid=grid, limits=SHORT)
+
+
+def test_a_private_round_costs_two_more_messages_to_each_candidate(
     config: ExperimentConfig, keys: Keys, states: Path
 ) -> None:
     grid = LoopGrid(config, states, keys=keys)
     list(training_on(grid, config, keys).remaining_rounds())
     session = 6 + 6 + 5  # hello, roster, and the group key to all but the one that made it
-    assert grid.counts == {"query.hello": 6, "query.private": session + 2 * 5, "evaluate": 3 * 6, "train": 2 * 3}
+    assert grid.counts == {"query.hello": 6, "query.private": session + 2 * 2 * 5, "evaluate": 3 * 6, "train": 2 * 3}
 
 
 def test_rounds_without_evaluation_are_private_too(config: ExperimentConfig, keys: Keys, states: Path) -> None:
@@ -99,19 +131,20 @@ def test_no_answer_holds_a_table_or_a_number_in_the_clear(
     selector: str, config: ExperimentConfig, keys: Keys, states: Path
 ) -> None:
     config = replace(config, selector=selector, rounds=1)
-    grid, names = LoopGrid(config, states, keys=keys), set()
+    grid, names, kinds = LoopGrid(config, states, keys=keys), set(), set()
 
     def listen(question: Message, answer: Message) -> Message:
         for record in answer.content.array_records.values():
             names.update((name, array.dtype) for name, array in record.items() if not name.startswith("params/"))
+            kinds.update(parse(array.data).kind for array in record.values() if array.dtype == "|u1")
         return answer
 
     grid.fault = listen
     list(training_on(grid, config, keys).remaining_rounds())
-    secret = {("measured/weighted_advantage", "|u1"), ("message", "|u1")} if selector == "fedpohcs" else set()
-    secret |= {("measured/mean_return", "|u1")} if selector == "power-of-choice" else set()
-    plain = {("mean_return", "<f8"), ("steps", "<i8")}
+    metric = {"fedpohcs": "weighted_advantage", "power-of-choice": "mean_return"}[selector]
+    secret, plain = {(f"measured/{metric}", "|u1"), ("message", "|u1")}, {("mean_return", "<f8"), ("steps", "<i8")}
     assert {pair for pair in names if not pair[0].startswith("info/")} == secret | plain
+    assert Kind.SCORE not in kinds and Kind.CHOICE in kinds
 
 
 def test_secrets_stay_on_the_node_for_its_owner_alone(config: ExperimentConfig, keys: Keys, states: Path) -> None:
@@ -140,43 +173,20 @@ def test_secrets_stay_on_the_node_for_its_owner_alone(config: ExperimentConfig, 
             assert not any(window in seen for window in windows if len(set(window)) >= 5)
 
 
-def test_a_candidate_that_is_lost_costs_an_attempt_and_is_not_selected(
+def test_a_round_with_a_lost_candidate_selects_at_random_and_the_next_one_goes_on_without_it(
     config: ExperimentConfig, keys: Keys, states: Path
 ) -> None:
     grid = LoopGrid(config, states, keys=keys)
-    training = training_on(grid, config, keys)
-    rounds = training.remaining_rounds()
+    rounds = training_on(grid, replace(config, rounds=3), keys).remaining_rounds()
     gone = 2
-    grid.fault = lambda question, answer: (
-        None
-        if question.metadata.message_type == "evaluate" and question.metadata.dst_node_id == grid.node_of(gone)
-        else answer
-    )
     next(rounds)
-    record = next(rounds)
-    assert gone not in record.candidates
-    assert set(record.asked_costs["attempts"].tolist()) == {2.0}
-    assert np.isfinite(record.selection.scores["selection_metric"]).all()
-    assert len(record.selection.client) == 3
-
-
-def test_a_candidate_that_is_lost_after_its_upload_costs_no_attempt(
-    config: ExperimentConfig, keys: Keys, states: Path
-) -> None:
-    grid = LoopGrid(config, states, keys=keys)
-    rounds = training_on(grid, config, keys).remaining_rounds()
-    next(rounds)
-
-    def lose(question: Message, answer: Message) -> Message | None:
-        sent = message_in(question)
-        lost = sent and parse(sent).kind == Kind.TOTAL and question.metadata.dst_node_id == grid.node_of(2)
-        return None if lost else answer
-
-    grid.fault = lose
-    record = next(rounds)
-    assert 2 not in record.candidates
-    assert set(record.asked_costs["attempts"].tolist()) == {1.0}
-    assert len(record.selection.client) == 3
+    grid.fault = lambda question, answer: None if question.metadata.dst_node_id == grid.node_of(gone) else answer
+    with pytest.warns(UserWarning, match="round 1 has no private selection.*lost before the choice: client 2"):
+        assert len(next(rounds).selection.client) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        record = next(rounds)
+    assert gone not in record.candidates and len(record.selection.client) == 3
 
 
 def test_an_altered_upload_makes_everyone_refuse_and_the_choice_random(
@@ -201,9 +211,6 @@ def test_an_altered_upload_makes_everyone_refuse_and_the_choice_random(
         record = next(rounds)
     assert np.isnan(record.selection.scores["selection_metric"]).all()
     assert len(record.selection.client) == 3
-    grid.fault = lambda question, answer: answer
-    with pytest.warns(UserWarning, match="round 2 has no private scores"):  # its upload came before the fault went away
-        next(rounds)
 
 
 def test_an_invitation_that_comes_again_is_refused_by_a_new_process(
@@ -236,8 +243,12 @@ def test_a_client_that_lost_its_keys_is_left_out_and_later_taken_into_a_new_sess
     next(rounds)
     for path in states.glob(f"*/client-1/*/{FILE}"):
         path.unlink()
-    there = [1 in record.candidates for record in rounds]
-    assert there == [False, False, False, False, False, False, True]
+    with pytest.warns(UserWarning, match="round 1 has no private selection"):
+        next(rounds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        there = [1 in record.candidates for record in rounds]
+    assert there == [False, False, False, False, True, True]
 
 
 def test_a_client_that_joins_late_is_taken_into_a_new_session(
@@ -250,6 +261,7 @@ def test_a_client_that_joins_late_is_taken_into_a_new_session(
     next(rounds)
     grid.node_configs[77] = node_config(5, states, keys)
     assert [5 in record.candidates for record in rounds] == [False, True, True]
+    assert grid.counts["query.private"] == (5 + 5 + 4) + (6 + 6 + 5) + 2 * (5 + 6 + 6)
 
 
 def test_with_too_few_clients_the_choice_is_random_and_the_log_says_so(
@@ -259,7 +271,7 @@ def test_with_too_few_clients_the_choice_is_random_and_the_log_says_so(
     training = training_on(grid, config, keys, Limits(startup_timeout=0.01, min_clients=2))
     rounds = training.remaining_rounds()
     next(rounds)
-    with pytest.warns(UserWarning, match="round 1 has no private scores"):
+    with pytest.warns(UserWarning, match="round 1 has no private selection"):
         record = next(rounds)
     assert set(record.selection.client.tolist()) == {0, 1} & set(record.candidates.tolist())
     assert "query.private" not in grid.counts
@@ -275,13 +287,17 @@ def test_a_resumed_private_run_writes_the_same_bytes_with_other_keys(
     later = make_keys(tmp_path / "later", 6, ["localhost"]) if others == "identities" else keys
 
     def clients_with(keys: Keys) -> Any:
-        grid, members = LoopGrid(config, states, keys=keys), load_members(keys.members)
-        return partial(make_flower_executor, grid=grid, limits=SHORT, members=members)
+        if keys not in made:  # a run that goes on has the same plan
+            made[keys] = clients_on(LoopGrid(config, states, keys=keys), config, keys)
+        return made[keys]
 
+    made: dict[Keys, Any] = {}
     interruption = {"observers": [StopAfter(2)], "checkpoint_every": 2}
     with pytest.raises(Interrupted):
         run_experiment(config, tmp_path / "broken", make_clients=clients_with(keys), **interruption)
-    resume_experiment(tmp_path / "broken", make_clients=clients_with(later))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # a repeated round is answered as before
+        resume_experiment(tmp_path / "broken", make_clients=clients_with(later))
     assert tables(tmp_path / "broken") == tables(tmp_path / "whole")
 
 
@@ -312,10 +328,12 @@ def test_a_server_cannot_put_its_own_client_into_a_session(
     (mixed / "members").write_text("\n".join(lines))
     grid = LoopGrid(config, states, keys=keys)
     grid.node_configs[grid.node_of(4)] |= {"identity": str(forged.identity(4)), "members": str(mixed / "members")}
-    rounds = training_on(grid, config, Keys(mixed)).remaining_rounds()
-    next(rounds)
-    with pytest.warns(UserWarning, match="round 1 has no private scores"):
-        next(rounds)
+    with pytest.raises(UserError, match="the plan has another list of members"):
+        training_on(grid, config, Keys(mixed))
+    # A server that lets the others have the plan of the honest list has no use for its own client.
+    plan, members = give_plan(grid, config, keys), load_members(mixed / "members")
+    with pytest.raises(UserError, match="plan: the plan has another list of members"):
+        make_flower_executor(config, grid=grid, limits=SHORT, members=members, plan=plan)
 
 
 def test_a_node_with_an_identity_takes_part_in_private_runs_only(

@@ -9,7 +9,7 @@ import pytest
 
 from fedpohcs.analysis.communication import traffic
 from fedpohcs.cli import main
-from fedpohcs.core.config import ExperimentConfig, ModellingConfig, ProtectionConfig
+from fedpohcs.core.config import DefenceConfig, ExperimentConfig, ModellingConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
@@ -20,6 +20,7 @@ from fedpohcs.runs.loading import Run, load_run
 from fedpohcs.server.selection import Question
 
 COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
+SCORES = replace(COHORT, release="scores")
 CONFIG = replace(preset("tabular"), rounds=3, privacy="masked", protection=COHORT)
 
 
@@ -44,12 +45,27 @@ def test_two_private_runs_and_a_resumed_one_write_the_same_bytes(tmp_path: Path)
 @pytest.mark.parametrize("selector", ["fedpohcs", "fedpohcs-one-phase"])
 def test_masked_and_encrypted_runs_select_alike(selector: str, tmp_path: Path) -> None:
     pytest.importorskip("tenseal")
-    config = replace(CONFIG, selector=selector)
+    config = replace(CONFIG, selector=selector, protection=SCORES)
     for privacy in ("masked", "he"):
         run_experiment(replace(config, privacy=privacy), tmp_path / privacy)
     masked, encrypted = (load_run(tmp_path / privacy) for privacy in ("masked", "he"))
     assert masked.rounds["selected"].tolist() == encrypted.rounds["selected"].tolist()
     assert values(masked, "candidate", "selection_metric", 2) == values(encrypted, "candidate", "selection_metric", 2)
+
+
+@pytest.mark.parametrize("selector", ["fedpohcs", "power-of-choice", "gradient-norm", "gradient-sampling"])
+@pytest.mark.parametrize("epsilon", [None, 20.0])
+def test_runs_that_release_ids_alone_equal_those_that_release_scores(
+    selector: str, epsilon: float | None, tmp_path: Path
+) -> None:
+    """The same clients train, so policies and returns are the same to the byte; only scores are not recorded."""
+    protection = replace(COHORT, epsilon=epsilon, scalar_limit=100.0 if epsilon else None)
+    for release in ("ids", "scores"):
+        config = replace(CONFIG, selector=selector, protection=replace(protection, release=release))
+        run_experiment(config, tmp_path / release)
+    assert (tmp_path / "ids" / "rounds.csv").read_bytes() == (tmp_path / "scores" / "rounds.csv").read_bytes()
+    ids, scores = (load_run(tmp_path / release).clients for release in ("ids", "scores"))
+    assert "candidate" in scores["role"] and "candidate" not in ids["role"]
 
 
 def test_a_precise_run_selects_as_the_exact_metric_on_all_pairs(tmp_path: Path) -> None:
@@ -67,7 +83,8 @@ def test_costs_of_a_private_round_are_recorded_and_counted(tmp_path: Path) -> No
     run = load_run(tmp_path / "run")
     up, down = (values(run, "asked", f"{way}_bytes", 1) for way in ("upload", "download"))
     assert len(up) == len(down) == 6
-    assert max(up.values()) <= 4 * COHORT.sketch_size
+    levels, choice = 20 + 5 * 25, 20 + 3 * 4 + 64
+    assert set(up.values()) == {16 + 4 * (COHORT.sketch_size - 16) + 16 + levels + choice}
     assert set(values(run, "asked", "attempts", 1).values()) == {1.0}
     assert set(values(run, "asked", "privacy_loss", 1).values()) == {2.0}
     weights = 4 * (6 * 3 + 3 + 6 + 1 + 1)
@@ -88,7 +105,7 @@ def test_the_privacy_loss_grows_with_every_answer_also_after_a_restart(tmp_path:
 
 
 def test_one_phase_asks_only_those_that_trained_and_remembers_the_other_scores(tmp_path: Path) -> None:
-    run_experiment(replace(CONFIG, selector="fedpohcs-one-phase"), tmp_path / "run")
+    run_experiment(replace(CONFIG, selector="fedpohcs-one-phase", protection=SCORES), tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert [len(values(run, "asked", "upload_bytes", number)) for number in (1, 2, 3)] == [12, 3, 3]
     known = {}
@@ -104,7 +121,7 @@ def test_one_phase_asks_only_those_that_trained_and_remembers_the_other_scores(t
 
 @pytest.mark.parametrize(("selector", "metric"), [("power-of-choice", "loss"), ("gradient-norm", "gradient_norm")])
 def test_scalars_are_rounded_and_cost_twenty_bytes(selector: str, metric: str, tmp_path: Path) -> None:
-    protection = replace(COHORT, scalar_limit=127.0)
+    protection = replace(SCORES, scalar_limit=127.0)
     run_experiment(replace(CONFIG, selector=selector, rounds=1, protection=protection), tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert set(values(run, "asked", "upload_bytes", 1).values()) == {20.0}
@@ -116,7 +133,7 @@ def test_scalars_are_rounded_and_cost_twenty_bytes(selector: str, metric: str, t
 
 
 def test_scalars_without_a_limit_keep_their_leading_bits(tmp_path: Path) -> None:
-    run_experiment(replace(CONFIG, selector="power-of-choice", rounds=1), tmp_path / "run")
+    run_experiment(replace(CONFIG, selector="power-of-choice", rounds=1, protection=SCORES), tmp_path / "run")
     run = load_run(tmp_path / "run")
     truth = values(run, "evaluated", "mean_return", 0)
     scores = values(run, "candidate", "loss", 1)
@@ -132,32 +149,18 @@ def lose(training: Training, kind: Kind, lost: set[int]) -> None:
     training.executor.wire.exchange = lossy
 
 
-def test_a_round_without_scores_selects_at_random_and_says_so() -> None:
-    training = start_training(CONFIG)
-    lose(training, Kind.TOTAL, set(range(12)))
+@pytest.mark.parametrize("kind", [Kind.INVITATION, Kind.TOTAL])
+@pytest.mark.parametrize("selector", ["fedpohcs", "gradient-sampling"])
+def test_a_round_without_a_private_choice_selects_at_random_and_says_so(kind: Kind, selector: str) -> None:
+    training = start_training(replace(CONFIG, selector=selector))
+    lose(training, kind if selector == "fedpohcs" else Kind.INVITATION, set(range(12)))
     rounds = training.remaining_rounds()
     next(rounds)
-    with pytest.warns(UserWarning, match="round 1 has no private scores: every candidate refused"):
+    with pytest.warns(UserWarning, match="round 1 has no private selection and selects at random: (lost|every)"):
         record = next(rounds)
-    assert np.isnan(record.selection.scores["selection_metric"]).all()
+    assert all(np.isnan(scores).all() for scores in record.selection.scores.values())
     assert len(record.selection.client) == 3
     assert set(record.selection.client.tolist()) <= set(record.candidates.tolist())
-
-
-def test_a_round_goes_on_with_the_survivors() -> None:
-    training = start_training(CONFIG)
-    rounds = training.remaining_rounds()
-    next(rounds)
-    record = next(rounds)
-    lost = int(record.selection.client[0])
-    training = start_training(CONFIG)
-    lose(training, Kind.INVITATION, {lost})
-    rounds = training.remaining_rounds()
-    next(rounds)
-    record = next(rounds)
-    assert lost not in record.selection.client
-    assert np.isnan(record.selection.scores["selection_metric"]).sum() == 1
-    assert set(record.asked_costs["attempts"].tolist()) == {2.0}
 
 
 def test_without_any_score_the_choice_is_random() -> None:
@@ -175,7 +178,16 @@ def test_without_any_score_the_choice_is_random() -> None:
         ({"selector": "potential-only"}, "Use fedpohcs or fedpohcs-one-phase"),
         ({"selector": "heterogeneity-only"}, "needs the tables themselves"),
         ({"protection": ProtectionConfig(min_cohort=7)}, "num_candidates.*min_cohort"),
-        ({"selector": "fedpohcs-one-phase", "protection": ProtectionConfig()}, "num_selected.*min_cohort"),
+        (
+            {"selector": "fedpohcs-one-phase", "protection": ProtectionConfig(release="scores")},
+            "num_selected.*min_cohort",
+        ),
+        ({"selector": "fedpohcs-one-phase"}, "needs the values of its metrics.*--protection.release scores"),
+        ({"defence": DefenceConfig(max_selections=6)}, "max_selections.*candidates choose among all"),
+        (
+            {"federation": replace(CONFIG.federation, client_weights=(1.6, *[1.0] * 11))},
+            "client_weights.*factor of 1.5.*reveals its table",
+        ),
         ({"selector": "gradient-norm", "protection": ProtectionConfig(epsilon=1.0)}, "scalar_limit.*no bound"),
     ],
 )

@@ -16,8 +16,8 @@ from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import HEADER, Kind, Message, parse
 from fedpohcs.privacy.server import Gathering
-from fedpohcs.privacy.terms import MAX_ATTEMPTS, Invitation, read_invitation
-from privacy.federation import POLICY, SMALL, Federation, deliver, make_table, only
+from fedpohcs.privacy.terms import Invitation, read_invitation
+from privacy.federation import IDS, POLICY, SMALL, Federation, deliver, make_table, only
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +32,10 @@ def repeatable_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_scores_are_those_of_the_sketches_in_the_clear(privacy: str) -> None:
     if privacy == "he":
         pytest.importorskip("tenseal")
-    federation = Federation(privacy=privacy).start()
-    federation.weights = {c: 1.0 + c for c in federation.clients}
+    federation = Federation(privacy=privacy, weights=(1.0, 1.1, 1.2, 1.3, 1.4, 1.5), num_candidates=5).start()
     for number in range(3):
         outcome = federation.select(number)
-        assert outcome.attempts == 1 and not outcome.problem
+        assert not outcome.problem
         expected = federation.expected(number)
         assert outcome.scores.keys() == expected.keys()
         for client, score in outcome.scores.items():
@@ -55,52 +54,48 @@ def test_everything_a_candidate_uploads_in_a_round_fits_its_words() -> None:
     assert max(sent.values()) <= 4 * config.sketch_size == 2**16
 
 
-@pytest.mark.parametrize("lost", [[2], [0, 4]])
-def test_clients_lost_before_their_upload_cost_an_attempt_and_leave_the_survivors_right(lost: list[int]) -> None:
-    federation = Federation().start()
-    federation.down = only(Kind.INVITATION, lambda message: None, *lost)
+@pytest.mark.parametrize("kind", [Kind.INVITATION, Kind.TOTAL, Kind.BALLOT])
+def test_ids_alone_are_the_choice_by_scores(kind: Kind) -> None:
+    """Also if a third of the lists does not come; one that is lost before that leaves the round without a choice."""
+    federation = Federation(config=IDS).start()
+    federation.down = only(kind, lambda message: None, 3)
     outcome = federation.select()
-    survivors = [c for c in federation.clients if c not in lost]
-    assert outcome.attempts == 2
-    assert outcome.scores == pytest.approx(federation.expected(0, survivors), abs=1e-6)
+    best = sorted(federation.expected().items(), key=lambda row: -row[1])[:2]
+    assert outcome.chosen == (tuple(sorted(c for c, _ in best)) if kind == Kind.BALLOT else None)
+    assert not outcome.scores
+    names = {Kind.INVITATION: "lost before the sum: client 3", Kind.TOTAL: "lost before the choice: client 3"}
+    assert outcome.problem == names.get(kind, "")
+    federation.down = deliver
+    assert federation.select(1).chosen  # the next round is not harmed
 
 
-def test_a_client_lost_after_its_upload_is_not_selectable_and_costs_no_attempt() -> None:
+def test_a_client_lost_before_its_upload_leaves_the_round_without_scores() -> None:
+    federation = Federation().start()
+    federation.down = only(Kind.INVITATION, lambda message: None, 2)
+    assert federation.select() == ({}, None, "lost before the sum: client 2", (2,))
+    federation.down = deliver
+    assert len(federation.select(1).scores) == 6
+
+
+def test_a_client_lost_after_its_upload_is_not_selectable_where_scores_are_released() -> None:
     federation = Federation().start()
     federation.down = only(Kind.TOTAL, lambda message: None, 3)
     outcome = federation.select()
-    assert outcome.attempts == 1
-    assert 3 not in outcome.scores
     assert outcome.scores == pytest.approx({c: s for c, s in federation.expected().items() if c != 3}, abs=1e-6)
 
 
-def test_a_round_ends_without_scores_when_clients_are_lost_in_every_attempt() -> None:
-    federation = Federation().start()
-
-    def lose_one(client: int, message: bytes) -> bytes | None:
-        header = parse(message)
-        return None if header.kind == Kind.INVITATION and client == header.attempt else message
-
-    federation.down = lose_one
-    outcome = federation.select()
-    assert (outcome.scores, outcome.attempts) == ({}, MAX_ATTEMPTS)
-    assert "lost in each" in outcome.problem
-    federation.down = deliver
-    assert len(federation.select(1).scores) == 6  # the next round is not harmed
-
-
-def test_a_cohort_that_shrinks_below_the_minimum_gives_no_scores() -> None:
-    federation = Federation(4).start()
-    federation.down = only(Kind.INVITATION, lambda message: None, 0, 1)
-    outcome = federation.select()
-    assert not outcome.scores
-    assert "only 2 of 4" in outcome.problem
+def test_candidates_outside_the_session_are_left_out_up_to_a_third() -> None:
+    federation = Federation(9)
+    federation.server.open_session(range(3, 9))
+    assert federation.select().scores == pytest.approx(federation.expected(0, range(3, 9)), abs=1e-6)
+    federation.server.open_session(range(4, 9))
+    assert "only 5 candidates of at least 6" in federation.select(1).problem
 
 
 def test_a_replayed_invitation_is_refused() -> None:
     federation = Federation().start()
     federation.prepare()
-    invitation = invite(federation)
+    invitation = federation.invitation(1)
     federation.clients[1].answer(invitation)
     with pytest.raises(RefusedError, match="answered before"):
         federation.clients[1].answer(invitation)
@@ -110,16 +105,16 @@ def test_an_earlier_round_is_refused() -> None:
     federation = Federation().start()
     federation.select(5)
     with pytest.raises(RefusedError, match="answered before"):
-        federation.clients[1].answer(invite(federation, round_number=4))
+        federation.clients[1].answer(federation.invitation(1, 4))
 
 
-def test_a_replayed_upload_is_counted_once_and_never_in_another_attempt() -> None:
+def test_a_replayed_upload_is_counted_once_and_never_in_another_round() -> None:
     federation = Federation().start()
     federation.prepare()
-    first, second = (gather(federation, attempt) for attempt in (0, 1))
-    upload = federation.clients[1].answer(first.invitation(1))
+    first, second = (gather(federation, number) for number in (0, 1))
+    upload = federation.clients[1].answer(first.invitations()[1])
     first.take_upload(1, upload)
-    for gathering, reason in ((first, "already"), (second, "attempt")):
+    for gathering, reason in ((first, "already"), (second, "context")):
         with pytest.raises(RefusedError, match=reason):
             gathering.take_upload(1, upload)
     with pytest.raises(RefusedError, match="of client 1,"):
@@ -127,44 +122,46 @@ def test_a_replayed_upload_is_counted_once_and_never_in_another_attempt() -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("cohort", "reason"),
     [
-        ({"cohort": (0, 1)}, "only 2 members"),
-        ({"attempt": MAX_ATTEMPTS}, "at most 3 attempts"),
-        ({"cohort": (0, 2, 3)}, "not in the cohort"),
-        ({"cohort": (0, 1, 2, 99)}, "not in the roster"),
-        ({"cohort": (1, 0, 2)}, "ascending"),
-        ({"cohort": (0, 1, 1, 2)}, "different clients"),
-        ({"weight": -1.0}, "not above 0"),
-        ({"weight": float("nan")}, "not above 0"),
-        ({"weight": 1e308}, "at most 1e"),
+        ((0, 1), "only 2 members"),
+        ((0, 2, 3, 4, 5), "not in the cohort"),
+        ((0, 1, 2, 99), "not in the roster"),
+        ((1, 0, 2), "ascending"),
+        ((0, 1, 1, 2), "different clients"),
+        ((0, 1, 2, 3, 4), "not the one that the plan draws"),
     ],
 )
-def test_an_invitation_against_the_rules_is_refused(changes: dict, reason: str) -> None:
+def test_an_invitation_against_the_rules_is_refused(cohort: tuple[int, ...], reason: str) -> None:
     federation = Federation().start()
     federation.prepare()
     with pytest.raises(RefusedError, match=reason):
-        federation.clients[1].answer(invite(federation, **changes))
+        federation.clients[1].answer(federation.invitation(1, cohort=cohort))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_table_that_is_not_finite_is_never_uploaded_and_its_client_is_left_out(value: float) -> None:
     federation = Federation().start()
     federation.tables[2].value[7] = value
-    outcome = federation.select()
+    assert federation.select().problem == "lost before the sum: client 2"
     assert any("not finite" in refusal for refusal in federation.refusals)
-    assert outcome.scores == pytest.approx(federation.expected(0, [0, 1, 3, 4, 5]), abs=1e-6)
 
 
-def test_an_invitation_that_makes_one_member_the_mean_is_refused() -> None:
-    """The score of every other client would then tell the server how far it is from that one."""
-    federation = Federation().start()
-    federation.weights[2] = 5.1
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ((1.0, 1.0, 1.0, 1.0, 1.0, 1.9), "much more or much less"),
+        ((1.0, 1.0, 1.0, 1.0, 1.0, 0.4), "much more or much less"),
+        ((0.505, 0.505, 0.505, 1.495, 1.495, 1.495), ""),
+        ((0.6, 1.0, 1.0, 1.0, 1.0, 1.4), ""),
+    ],
+)
+def test_a_plan_in_which_one_member_is_nearly_the_mean_is_refused(weights: tuple[float, ...], reason: str) -> None:
+    """The scores of the others would then tell how far they are from that one."""
+    federation = Federation(weights=weights).start()
     outcome = federation.select()
-    assert "one member counts for more than half" in federation.refusals
-    assert not outcome.scores
-    federation.weights[2] = 5.0
-    assert len(federation.select(1).scores) == 6
+    assert bool(outcome.scores) == (not reason)
+    assert not reason or all(reason in refusal for refusal in federation.refusals)
 
 
 def drop(uploads: list[bytes]) -> list[bytes]:
@@ -214,6 +211,7 @@ def test_a_total_that_is_not_the_sum_of_the_uploads_is_refused_by_everyone(
     outcome = federation.select()
     assert outcome.problem == "every candidate refused the total"
     assert len(federation.refusals) == 6
+    assert not any(party.state().waiting for party in federation.clients.values())  # a refused total ends the round
 
 
 def encrypted_unit(homomorphic, public: bytes, large: bool) -> bytes:
@@ -245,19 +243,17 @@ def test_clients_that_were_handed_two_policies_give_no_score() -> None:
     federation = Federation().start()
     federation.prepare()
     federation.clients[4].prepare(bytes(32), federation.tables[4])
-    honest = federation.server.select(0, POLICY, federation.weights)
-    assert 4 not in honest.scores  # an honest server sees the wrong context and goes on without that client
-    assert honest.attempts == 2
+    assert federation.server.select(0, POLICY, federation.cohort()).problem == "lost before the sum: client 4"
     # A server that counts it all the same gets a sum in which masks remain.
     federation.prepare()
     federation.clients[4].prepare(bytes(32), federation.tables[4])
-    gathering = gather(federation, 0, round_number=1)
-    replies = {c: party.answer(gathering.invitation(c)) for c, party in federation.clients.items()}
+    invitations = gather(federation, 1).invitations()
+    replies = {c: party.answer(invitations[c]) for c, party in federation.clients.items()}
     uploads = [parse(reply).body for reply in replies.values()]
     total = masking.add_uploads(uploads, federation.parameters.num_slots)
     for client, reply in replies.items():
         header = parse(reply)
-        message = Message(Kind.TOTAL, client, 0, header.tag, total).to_bytes()
+        message = Message(Kind.TOTAL, client, header.tag, total).to_bytes()
         with pytest.raises(RefusedError, match="not the cohort's"):
             federation.clients[client].answer(message)
 
@@ -285,8 +281,7 @@ def test_the_next_member_leads_when_the_first_one_is_lost() -> None:
     federation.down = only(Kind.ROSTER, lambda message: None, 0)
     federation.start()
     assert federation.server.ready == {1, 2, 3, 4, 5}
-    outcome = federation.select()
-    assert outcome.scores == pytest.approx(federation.expected(0, [1, 2, 3, 4, 5]), abs=1e-6)
+    assert federation.select().scores == pytest.approx(federation.expected(0, [1, 2, 3, 4, 5]), abs=1e-6)
 
 
 def forge(message: bytes) -> bytes:
@@ -301,25 +296,27 @@ def test_a_client_whose_key_was_altered_on_the_way_is_left_out() -> None:
     assert federation.server.refusals == ["the key of client 2 is not signed by it"]
 
 
-def test_clients_refuse_a_roster_with_a_forged_key_or_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a server would do to learn the masks of client 2, or to be a member itself."""
-    federation = Federation(4)
+def test_clients_send_nothing_in_a_cohort_with_a_forged_key_or_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server would do to learn the masks of client 2, or to be a member itself. Client 0 makes the group key."""
     identity = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
-    federation.clients[7] = PrivateClient(7, federation.parameters, identity, federation.members)
-    federation.up = only(Kind.ANNOUNCEMENT, forge, 2)
-    monkeypatch.setattr(federation.server, "_announcements", lambda clients: unchecked(federation, clients))
-    for members, reason in (
-        ((0, 1, 2), "the key of client 2 is not signed by it"),
-        ((0, 1, 7), "client 7 is not a member"),
-    ):
-        federation.refusals.clear()
+    for stranger, reason in ((2, "the key of client 2 is not signed by it"), (3, "client 3 is not a member")):
+        federation = Federation(4)
+        federation.members.pop(3)
+        federation.clients[3] = PrivateClient(3, federation.parameters, identity, federation.members)
+        federation.up = only(Kind.ANNOUNCEMENT, forge, stranger)
+        monkeypatch.setattr(federation.server, "_announcements", lambda clients, f=federation: unchecked(f, clients))
         with pytest.raises(RefusedError, match="fewer than 3 clients joined"):
-            federation.server.open_session(members)
-        assert federation.refusals[:2] == [reason, reason]
+            federation.server.open_session([0, 1, stranger])
+        assert reason in federation.refusals
+        joined = federation.clients[1]  # a colluding member 1 could give it the group key all the same
+        joined.restore((joined.state() or joined._member())._replace(group_key=bytes(32)))
+        federation.prepare()
+        with pytest.raises(RefusedError, match=reason):
+            joined.answer(federation.invitation(1, cohort=(0, 1, stranger)))
 
 
 def unchecked(federation: Federation, clients: set[int]) -> list[tuple[int, bytes, bytes]]:
-    hello = {c: Message(Kind.HELLO, c, 0, bytes(8), federation.parameters.digest).to_bytes() for c in sorted(clients)}
+    hello = {c: Message(Kind.HELLO, c, bytes(8), federation.parameters.digest).to_bytes() for c in sorted(clients)}
     replies = {c: parse(reply).body for c, reply in federation.exchange(hello).items()}
     return [(c, body[:32], body[32:]) for c, body in replies.items()]
 
@@ -345,16 +342,16 @@ def test_every_truncated_message_is_refused() -> None:
                 fresh.clients[header.client].answer(message[:end])
             if header.kind in (Kind.UPLOAD, Kind.SCORE) and end < len(message):
                 with pytest.raises(RefusedError):
-                    gather(federation, 0).take_upload(header.client, message[:end])
+                    gather(federation).take_upload(header.client, message[:end])
 
 
 def test_a_client_goes_on_from_its_stored_state_and_still_refuses_a_replay() -> None:
     federation = Federation().start()
     federation.prepare()
-    invitation = invite(federation)
+    invitation = federation.invitation(1)
     before = federation.clients[1]
     before.answer(invitation)
-    after = PrivateClient(1, federation.parameters, before._identity, federation.members)
+    after = PrivateClient(1, federation.parameters, before._identity, federation.members, before.ledger)
     after.restore(before.state())
     after.prepare(POLICY, federation.tables[1])
     with pytest.raises(RefusedError, match="answered before"):
@@ -401,21 +398,21 @@ def test_random_and_altered_messages_neither_crash_a_party_nor_count(privacy: st
     if privacy == "he":
         pytest.importorskip("tenseal")
     generator = np.random.default_rng(2)
-    federation = Federation(4, privacy=privacy).start()
+    federation = Federation(4, privacy=privacy, rounds=2**31).start()
     federation.select()
     originals = list(federation.messages)
     for _ in range(10_000):
         data = fuzzed(originals, generator)
         client = int(generator.integers(4))
         before = federation.clients[client].state()
-        for party in (federation.clients[client].answer, lambda d: gather(federation, 0, 7).take_upload(1, d)):
+        for party in (federation.clients[client].answer, lambda d: gather(federation, 7).take_upload(1, d)):
             try:
                 party(data)
             except RefusedError:
                 continue
             assert parse(data).kind in (Kind.HELLO, Kind.INVITATION)  # to which any server may ask for an answer
             federation.clients[client].restore(before)
-    assert len(federation.select(2**31).scores) == 4  # nobody was harmed
+    assert len(federation.select(2**31 - 1).scores) == 4  # nobody was harmed
 
 
 def test_a_selection_with_one_fuzzed_message_gives_right_scores_or_none() -> None:
@@ -433,14 +430,8 @@ def test_a_selection_with_one_fuzzed_message_gives_right_scores_or_none() -> Non
 
         federation.down = federation.up = tamper
         outcome = federation.select(number)
-        cohorts = [federation.expected(number), *(federation.expected(number, rest(c)) for c in range(5))]
-        assert not outcome.scores or any(
-            all(abs(score - truth.get(c, np.inf)) < 1e-6 for c, score in outcome.scores.items()) for truth in cohorts
-        )
-
-
-def rest(lost: int) -> list[int]:
-    return [c for c in range(5) if c != lost]
+        truth = federation.expected(number)
+        assert all(abs(score - truth[c]) < 1e-6 for c, score in outcome.scores.items())
 
 
 def fuzzed(originals: list[bytes], generator: np.random.Generator) -> bytes:
@@ -462,24 +453,11 @@ def fuzzed(originals: list[bytes], generator: np.random.Generator) -> bytes:
 
 
 def test_an_invitation_comes_back_from_its_bytes() -> None:
-    invitation = Invitation(3, 1, ((0, 0.5), (7, 2.0)))
-    assert read_invitation(invitation.body(), 1) == invitation
-    assert invitation.share(7) == 0.8
+    invitation = Invitation(3, (0, 7))
+    assert read_invitation(invitation.body()) == invitation
 
 
-def invite(
-    federation: Federation,
-    cohort: tuple[int, ...] = tuple(range(6)),
-    attempt: int = 0,
-    round_number: int = 0,
-    weight: float = 1.0,
-) -> bytes:
-    body = Invitation(round_number, attempt, tuple((c, weight) for c in cohort)).body()
-    return Message(Kind.INVITATION, 1, attempt, bytes(8), body).to_bytes()
-
-
-def gather(federation: Federation, attempt: int, round_number: int = 0) -> Gathering:
-    invitation = Invitation(round_number, attempt, tuple((c, 1.0) for c in sorted(federation.clients)))
+def gather(federation: Federation, round_number: int = 0) -> Gathering:
+    invitation = Invitation(round_number, federation.cohort(round_number))
     server = federation.server
-    context = invitation.context(server._session, POLICY)
-    return Gathering(federation.parameters, invitation, context, server._public)
+    return Gathering(federation.parameters, invitation, invitation.context(server._session, POLICY), server._public)

@@ -1,6 +1,7 @@
 """Lottery tickets: clients that draw themselves, in proportion to a number that they do not send."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,25 +12,26 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.core.presets import preset
-from fedpohcs.core.types import WeightedAdvantage
-from fedpohcs.execution.private import run_parameters
 from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.server import read_scalar
-
-EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
+from fedpohcs.privacy.terms import run_parameters
+from privacy.federation import IDS, Federation
 
 
 def client_with(uniform) -> PrivateClient:
     identity = Ed25519PrivateKey.generate()
     members = {0: identity.public_key().public_bytes_raw()}
-    client = PrivateClient(0, run_parameters(preset("tabular")), identity, members)
-    client.prepare(b"", EMPTY, uniform)
+    config = replace(preset("tabular"), rounds=20_000, protection=ProtectionConfig(release="scores"))
+    client = PrivateClient(0, run_parameters(config), identity, members)
+    client.prepare(b"", uniform=uniform)
     return client
 
 
 def ticket(client: PrivateClient, value: float) -> float:
-    return read_scalar(client.ticket(value), 0, ProtectionConfig())
+    """A new ticket; a client draws one in a round."""
+    number = client.ledger.latest + 1
+    return read_scalar(client.number(number, "return_gradient", value, ticket=True), 0, ProtectionConfig())
 
 
 def test_a_ticket_is_the_logarithm_of_a_waiting_time_worked_by_hand() -> None:
@@ -57,4 +59,23 @@ def test_a_number_that_is_not_positive_buys_the_worst_ticket(value: float) -> No
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_no_ticket_is_sent_for_a_number_that_is_not_finite(value: float) -> None:
     with pytest.raises(RefusedError):
-        client_with(lambda: 0.5).ticket(value)
+        ticket(client_with(lambda: 0.5), value)
+
+
+def test_a_round_has_one_ticket_however_often_it_is_asked_for() -> None:
+    """Whoever averages many tickets of one number learns the number."""
+    client = client_with(np.random.default_rng(0).random)
+    assert len({client.number(7, "return_gradient", 2.0, ticket=True) for _ in range(50)}) == 1
+
+
+def test_sealed_tickets_choose_k_clients_in_proportion_to_weight_times_number() -> None:
+    """Of one: with probabilities q_n v_n over their sum."""
+    numbers, weights = {0: 1.0, 1: 2.0, 2: 5.0}, (1.0, 1.4, 1.0)
+    federation = Federation(3, IDS, form="ticket", prefers="low", num_selected=1, weights=weights).start()
+    federation.numbers, times = numbers, np.zeros(3)
+    for number in range(400):
+        chosen = federation.select(number).chosen
+        assert chosen is not None and len(chosen) == 1
+        times[chosen[0]] += 1
+    expected = np.array([1.0, 2.8, 5.0])
+    np.testing.assert_allclose(times / 400, expected / expected.sum(), atol=0.08)

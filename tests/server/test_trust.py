@@ -33,7 +33,7 @@ from fedpohcs.server.selection import Question, heterogeneity_scores
 FEDERATION = FederationConfig(num_clients=12, num_candidates=8, num_selected=3, evaluation_episodes=8)
 CONFIG = replace(preset("tabular", selector="fedpohcs"), rounds=4, federation=FEDERATION)
 CAP = DefenceConfig(max_selections=2, window=4)
-COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3)
+COHORT = ProtectionConfig(sketch_size=1024, min_cohort=3, release="scores")
 
 
 def tables(*scales: float) -> tuple[WeightedAdvantage, ...]:

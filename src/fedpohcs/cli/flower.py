@@ -14,7 +14,7 @@ from fedpohcs.cli.parsing import parse, run_subcommand
 from fedpohcs.cli.settings import parse_experiment
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
-from fedpohcs.deploy import require_flower, require_no_held_out, require_shared
+from fedpohcs.deploy import require_flower, require_masked, require_no_held_out, require_shared
 
 SECONDS_PER_POLL = 0.5
 
@@ -106,6 +106,27 @@ class AppOptions:
     """Rounds between two checkpoints. 0: none."""
     members: Path | None = None
     """List of members, by which no device can take another's client id. Privacy needs it."""
+    plan: Path | None = None
+    """Plan of a private run, which the operator signed for the same settings and members."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """`fedpohcs flower plan`."""
+
+    config: Annotated[RunSettings, arg(name="")]
+    members: Path = Path("members")
+    """List of members for which the plan is made."""
+    operator: Path = Path("operator")
+    """Private key of the operator, made if it is missing. Keep it away from the server."""
+    plan: Path = Path("plan")
+    """File to write: the signed plan, for the server."""
+    days: int = 30
+    """Days for which devices accept the plan."""
+    clients: int | None = None
+    """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
+    config_file: Annotated[Path | None, arg(name="config")] = None
+    """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +241,17 @@ def _default_folder(folder: Path) -> Path:
     return Path("runs", "flower", *folder.parts[1:])
 
 
-def _check(config: ExperimentConfig, given: Any, *, elsewhere: bool = False) -> None:
+def _check_config(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     from fedpohcs.runs.experiment import check_names
 
     check_names(config, elsewhere=elsewhere)
     require_no_held_out(config)
     require_shared(config)
+    require_masked(config)
+
+
+def _check(config: ExperimentConfig, given: Any, *, elsewhere: bool = False) -> None:
+    _check_config(config, elsewhere=elsewhere)
     n = config.federation.num_clients
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")
@@ -292,6 +318,7 @@ def app(arguments: list[str]) -> None:
     out = given.out or _default_folder(folder)
     settings = run_settings(config, out, **given.waiting.settings())
     settings |= {"checkpoint-every": given.checkpoint_every, "members": _members(config, given.members)}
+    settings |= {"plan": _plan(config, given)}
     print(write_app(given.app, settings))
 
 
@@ -316,6 +343,37 @@ def _members(config: ExperimentConfig, given: Path | None) -> str:
     registered = owners.keys() >= everyone or (private and not owners)
     require(registered, "members", str(path), f"must have the nodes of the clients 0 to {n - 1}", remedy)
     return str(path)
+
+
+def _plan(config: ExperimentConfig, given: AppOptions) -> str:
+    """The text of the plan, after a check; empty without privacy."""
+    if config.privacy == "none":
+        return ""
+    remedy = "The operator makes it with: fedpohcs flower plan"
+    if given.plan is None or given.members is None:
+        raise UserError(f"plan (='none') must be given with privacy {config.privacy!r}. {remedy}")
+    from fedpohcs.deploy.planning import plan_text
+
+    return plan_text(given.plan, config, given.members)
+
+
+def plan(arguments: list[str]) -> None:
+    """Sign what a private run may ask of its devices, on the operator's machine, with a key the server lacks."""
+    given, config, _ = parse_experiment(PlanOptions, "flower plan", plan.__doc__, arguments)
+    require_flower()
+    _check_config(config)
+    require(config.privacy != "none", "privacy", config.privacy, "needs no plan", "Add --privacy masked.")
+    from fedpohcs.core.files import replace_file
+    from fedpohcs.deploy.keys import make_operator
+    from fedpohcs.deploy.members import fingerprint
+    from fedpohcs.deploy.planning import signed_plan
+
+    if not given.operator.exists():
+        print(f"{make_operator(given.operator)}: a new key. Give this file to every device as --plan-key.")
+    signed = signed_plan(config, given.members, given.operator, given.days)
+    replace_file(given.plan, signed)
+    public = given.operator.with_suffix(".pub").read_text()
+    print(f"{given.plan}: signed by {fingerprint(public)}, valid for {given.days} days. Give it to the server.")
 
 
 def export(arguments: list[str]) -> None:
@@ -432,6 +490,7 @@ SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {
     "export": export,
     "identity": identity,
     "members": members,
+    "plan": plan,
     "keys": keys,
 }
 

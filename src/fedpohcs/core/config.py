@@ -179,6 +179,11 @@ class ProtectionConfig:
     """Least number of candidates in a sum: a sum of few candidates hides little."""
     epsilon: float | None = None
     """Epsilon of differential privacy per uploaded score; every score of a client adds to its loss. None: off."""
+    total_epsilon: float | None = None
+    """Largest privacy loss of a client in all; a client that has spent it sends no more scores. None: no limit."""
+    release: Literal["ids", "scores"] = "ids"
+    """What the server learns: the ids of the clients that the candidates choose, or a rounded score of each candidate,
+    by which it can tell how their worlds differ."""
 
     def __post_init__(self) -> None:
         at = "protection."
@@ -190,7 +195,11 @@ class ProtectionConfig:
         require(2 <= bits <= 24, f"{at}score_bits", bits, "must be at least 2 and at most 24")
         remedy = "In a sum of two, each could work out the other's table."
         require(cohort >= 3, f"{at}min_cohort", cohort, "must be at least 3", remedy)
-        require_positive(at, self, *(name for name in ("epsilon", "scalar_limit") if getattr(self, name) is not None))
+        require_positive(
+            at,
+            self,
+            *(name for name in ("epsilon", "total_epsilon", "scalar_limit") if getattr(self, name) is not None),
+        )
 
     @property
     def num_words(self) -> int:
@@ -259,7 +268,8 @@ class ExperimentConfig:
     """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
     does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
     privacy: Literal["none", "masked", "he"] = "none"
-    """What the server sees of the candidates: their tables, or scores alone, by masks or by homomorphic encryption."""
+    """What the server sees of the candidates: their tables, or what `protection.release` says, by masks or by
+    homomorphic encryption."""
     scenario: WorldConfig = field(default_factory=WorldConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     server_optimiser: ServerOptimiserConfig = field(default_factory=ServerOptimiserConfig)

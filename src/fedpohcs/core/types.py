@@ -61,6 +61,7 @@ class CandidateMetrics(NamedTuple):
     costs: Mapping[str, Vector] = {}  # each [C]: costs of asking beyond the bytes of the columns
     bad: tuple[BadReply, ...] = ()  # replies that were left out
     private: bool = False  # columns are scores of private selection, [C] each; NaN: the client sent none
+    chosen: ClientIds | None = None  # the clients that the candidates chose themselves; then there are no columns
 
     def column(self, name: str) -> Any:
         """One metric of every client; refused if it was not measured."""

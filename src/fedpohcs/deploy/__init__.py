@@ -29,3 +29,16 @@ def require_shared(config: ExperimentConfig) -> None:
     """Refuse personal weights, which nodes do not keep."""
     kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
     require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")
+
+
+def require_masked(config: ExperimentConfig) -> None:
+    """Refuse private selection that is safe in a simulation only."""
+    from fedpohcs.server.selection.base import asks_every_candidate
+    from fedpohcs.server.selection.checks import make_selector
+
+    rule = "is for simulations: a server that alters ciphertexts and sees who refuses finds the key of all clients"
+    require(config.privacy != "he", "privacy", config.privacy, rule, "Use masked.")
+    selector = make_selector(config.selector)
+    named = config.privacy != "none" and bool(selector.requires) and not asks_every_candidate(selector)
+    rule = "lets the server name the cohorts, which with privacy only a simulation does"
+    require(not named, "selector", config.selector, rule, "Use fedpohcs.")

@@ -24,6 +24,7 @@ def run_settings(config: ExperimentConfig, out: Path, **changes: Any) -> dict[st
         "min-clients": 0,
         "state-dir": "",
         "members": "",
+        "plan": "",
         "simulated-keys": "",
         "outcome": "",
     }

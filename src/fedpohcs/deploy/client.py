@@ -18,14 +18,14 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
 from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.core.trees import named_arrays, take_clients
-from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params
+from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params, WeightedAdvantage
 from fedpohcs.deploy.codec import measured_name
 from fedpohcs.deploy.device import keep_policy, own_statistics, run_folder
 from fedpohcs.deploy.member import Member
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
-from fedpohcs.execution.private import policy_digest
+from fedpohcs.execution.private import policy_digest, sealed_metric
 from fedpohcs.metrics.base import hidden_as
 from fedpohcs.metrics.packing import pack
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
@@ -156,18 +156,24 @@ class RemoteClient:
     def _measured(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, Any]:
         metrics = executor.measure(params, request.round, self._me, request.measures)
         if self.member is not None:
-            arrays = _hidden(metrics, self.member, policy_digest(params), request.message)
+            arrays = _hidden(metrics, self.member, policy_digest(params), request)
         else:
             arrays = {k: x for name, column in metrics.columns.items() for k, x in pack(name, column[0]).items()}
         return {measured_name(name): array for name, array in arrays.items()}
 
 
-def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, message: bytes) -> dict[str, Any]:
-    """Rounded numbers, tickets, and for a table the reply to the invitation, each under the name of its metric."""
+def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, request: Request) -> dict[str, Any]:
+    """Under the name of its metric, the reply to the invitation, or a rounded number where scores are released."""
     values = {name: column[0] for name, column in metrics.columns.items()}
-    sent = {name: member.scalar(float(values[name])) for name in hidden_as(values, "number")}
-    sent |= {name: member.scalar(float(values[name]), ticket=True) for name in hidden_as(values, "ticket")}
-    sent |= {name: member.answer(message, policy, values[name]) for name in hidden_as(values, "table")}
+    secret, sent = sealed_metric(values.keys(), member.party.parameters.ids_only), {}
+    if secret is not None:
+        value = values[secret]
+        sent[secret] = member.answer(
+            request.message, policy, value if isinstance(value, WeightedAdvantage) else float(value)
+        )
+    for name in sorted(values.keys() - sent.keys()):
+        ticket = bool(hidden_as([name], "ticket"))
+        sent[name] = member.number(request.round, policy, name, float(values[name]), ticket=ticket)
     return {name: np.frombuffer(data, np.uint8) for name, data in sent.items()}
 
 

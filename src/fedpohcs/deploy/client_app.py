@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.registries import register_plugins
 from fedpohcs.deploy.codec import extra_from_record, from_record, params_from_record, to_record
 from fedpohcs.deploy.node import check_allowed, logical_client, member_of, pooling_member_of, state_folder
@@ -78,8 +78,12 @@ def _respond(message: Message, context: Context, config: ExperimentConfig, reque
     from fedpohcs.deploy.client import RemoteClient
     from fedpohcs.metrics.base import reads_evaluation
 
-    record = reads_evaluation(make_selector(config.selector).requires, config)
+    requires = make_selector(config.selector).requires
+    record = reads_evaluation(requires, config)
     member = member_of(context, config, request.run)
+    if member is not None:
+        surplus = ",".join(sorted(request.measures - requires))
+        require(not surplus, "metrics", surplus, f"are not what selector {config.selector!r} needs")
     remote = RemoteClient(config, logical_client(context), state_folder(context), record=record, member=member)
     received = message.content.array_records
     params = partial(params_from_record, received["params"])

@@ -18,6 +18,7 @@ from fedpohcs.deploy.members import read_members
 AUTHORITY, AUTHORITY_KEY, CERTIFICATE, SERVER_KEY = "ca.pem", "ca.key", "server.pem", "server.key"
 MEMBERS = "members"
 NODE_KEY, IDENTITY, PUBLIC = "key", "identity", "public"  # of a single device
+OPERATOR = "operator"
 
 ISSUER = "fedpohcs fleet"
 AUTHORITY_DAYS = 3650  # an authority that is kept signs many certificates of the server
@@ -65,6 +66,16 @@ class Keys(NamedTuple):
         return self.folder / f"identity-{client}"
 
     @property
+    def operator(self) -> Path:
+        """Private key of the operator, who signs plans; stays with the operator, away from the server."""
+        return self.folder / OPERATOR
+
+    @property
+    def operator_public(self) -> Path:
+        """Public key of the operator; goes to every node."""
+        return self.operator.with_suffix(".pub")
+
+    @property
     def members(self) -> Path:
         """List of the clients' public keys for private selection; goes to every node, but not through the server."""
         return self.folder / MEMBERS
@@ -86,7 +97,25 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str], days: int = 
     for client in range(num_clients):
         _write_node_key(keys, client)
     keys.members.write_text("".join(_new_member(keys, client) for client in range(num_clients)))
+    make_operator(keys.operator)
     return keys
+
+
+def make_operator(path: Path) -> Path:
+    """Write a new key of an operator, and its public key beside it, whose path is returned."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    public = path.with_suffix(".pub")
+    if path.exists() or public.exists():
+        raise UserError(f"operator (={str(path)!r}) exists. Keys are never overwritten: name another.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    public.write_text(f"{_write_pair(path, Ed25519PrivateKey.generate())}\n")
+    return public
+
+
+def ledger_of(identity: Path) -> Path:
+    """The ledger that belongs to an identity: what it has answered in private selection."""
+    return identity.with_name(identity.name + ".ledger")
 
 
 def make_authority(folder: Path, hosts: Sequence[str], days: int) -> Keys:
@@ -140,6 +169,7 @@ def make_identity(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = ((IDENTITY, Ed25519PrivateKey.generate()), (NODE_KEY, ec.generate_private_key(ec.SECP384R1())))
     lines = [_write_pair(folder / name, key) for name, key in made]
+    _write_secret(ledger_of(folder / IDENTITY), b"")
     (folder / PUBLIC).write_text("".join(f"{line}\n" for line in lines))
     return folder / PUBLIC
 
@@ -155,19 +185,39 @@ def load_members(path: Path) -> dict[int, bytes]:
 
 def load_identity(path: Path, client: int, members: Mapping[int, bytes]) -> Any:
     """Read the private key of a client; its public key must be the one in the list of members."""
+    key = load_private("identity", path)
+    known = members.get(client) == key.public_key().public_bytes_raw()
+    require(known, "identity", str(path), f"is not the key of client {client} in the list of members")
+    return key
+
+
+def load_private(name: str, path: Path) -> Any:
+    """Read an Ed25519 private key: of a client's identity, or of an operator."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     try:
-        key = load_ssh_private_key(_read("identity", path), password=None)
+        key = load_ssh_private_key(_read(name, path), password=None)
     except (ValueError, TypeError):
         key = None
     rule = "must be an Ed25519 key in OpenSSH's format, without a password"
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UserError(f"identity (={str(path)!r}) {rule}.")
-    known = members.get(client) == key.public_key().public_bytes_raw()
-    require(known, "identity", str(path), f"is not the key of client {client} in the list of members")
+    require(isinstance(key, Ed25519PrivateKey), name, str(path), rule)
     return key
+
+
+def load_public(path: Path) -> bytes:
+    """Read the Ed25519 public key of an operator."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    try:
+        key = load_ssh_public_key(_read("plan-key", path))
+    except (ValueError, TypeError):
+        key = None
+    rule = "must be an Ed25519 public key in OpenSSH's format"
+    require(isinstance(key, Ed25519PublicKey), "plan-key", str(path), rule)
+    assert isinstance(key, Ed25519PublicKey)
+    return key.public_bytes_raw()
 
 
 def _read(name: str, path: Path) -> bytes:
@@ -260,6 +310,7 @@ def _new_member(keys: Keys, client: int) -> str:
     """Write a new identity and return its line for the list of members."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    _write_secret(ledger_of(keys.identity(client)), b"")
     return f"{client} {_write_pair(keys.identity(client), Ed25519PrivateKey.generate())}\n"
 
 

@@ -23,8 +23,11 @@ from fedpohcs.deploy.programs import (
     quiet_environment,
     wait_until_answered,
 )
+from fedpohcs.deploy.protocol import config_from_text
 from fedpohcs.deploy.superlink import SuperLink
 
+LARGEST_SKETCH = 2**24  # words: whoever starts this fleet may ask its nodes for any sketch
+DAYS = 365  # for which the plan of a run is valid
 Runtime = Literal["deployment", "simulation"]
 
 
@@ -120,6 +123,7 @@ class LocalFleet:
             arguments += ["--insecure"]
         if self.keys and self.private:
             arguments += ["--identity", str(self.keys.identity(client)), "--members", str(self.keys.members)]
+            arguments += ["--plan-key", str(self.keys.operator_public), "--max-sketch", str(LARGEST_SKETCH)]
         if self.telemetry:
             arguments += ["--telemetry"]
         return self.spawn(f"client-{client}", sys.executable, "-m", "fedpohcs", "flower", "node", *arguments)
@@ -127,7 +131,7 @@ class LocalFleet:
     def submit(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Submit a run to the SuperLink; the returned process ends with the run."""
         if self.keys and self.private:
-            settings = settings | {"members": str(self.keys.members)}
+            settings = settings | {"members": str(self.keys.members), "plan": self._plan(settings)}
             settings |= {"simulated-keys": str(self.keys.folder)} if self.runtime == "simulation" else {}
         app = write_app(self.scratch, settings)
         arguments = ["run", str(app), "fleet", "--stream"]
@@ -135,6 +139,14 @@ class LocalFleet:
             size = f"num-supernodes={self.num_clients} client-resources-num-cpus=1"
             arguments += ["--federation-config", size]
         return self.spawn("run", find_program("flwr"), *arguments)
+
+    def _plan(self, settings: dict[str, Any]) -> str:
+        """A signed plan of the run: its user is the operator of this fleet."""
+        from fedpohcs.deploy.planning import signed_plan
+
+        assert self.keys is not None
+        config = config_from_text(settings["config"])
+        return signed_plan(config, self.keys.members, self.keys.operator, DAYS).decode()
 
     def spawn(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a program, registered under `name`; its output goes to `logs/name.log`."""

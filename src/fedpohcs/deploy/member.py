@@ -1,6 +1,7 @@
 """The node's side of private selection. Its process may end after any message, so keys and table are on disk."""
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.core.locks import FolderLock
 from fedpohcs.core.types import WeightedAdvantage
-from fedpohcs.privacy.client import Membership, PrivateClient
+from fedpohcs.privacy.client import EMPTY, Membership, PrivateClient
 from fedpohcs.privacy.errors import RefusedError
+from fedpohcs.privacy.ledger import opened_ledger
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
 
 FILE = "session.secret"
@@ -30,42 +32,57 @@ class MemberState(NamedTuple):
 class Member:
     """Answers for one client in one run. No mask is used twice, not even for a repeated message or after a restart."""
 
-    def __init__(self, party: PrivateClient, folder: Path) -> None:
+    def __init__(self, party: PrivateClient, folder: Path, ledger: Path) -> None:
         self.party = party
         self.folder = folder
+        self.ledger = ledger  # file
 
-    def answer(self, message: bytes, policy: bytes = b"", table: WeightedAdvantage | None = None) -> bytes:
-        """The reply to a message. An invitation comes with the policy and the table made under it.
+    def answer(self, message: bytes, policy: bytes = b"", value: WeightedAdvantage | float | None = None) -> bytes:
+        """The reply to a message. An invitation comes with the policy and the table or number made under it.
 
         Nothing if it is refused. What it takes to go on, and never to answer the same again, is on disk before the
-        reply leaves.
+        reply leaves, and before a refusal shows.
         """
-        with self._alone():
-            kept = self._load()
-            if kept is not None:
-                self.party.restore(_from_arrays(kept.membership))
-                if table is None:
-                    policy, table = kept.policy.tobytes(), kept.table
-            table = EMPTY if table is None else table
-            self.party.prepare(policy, table)
+        with self._ready() as kept:
+            table, number = EMPTY, math.nan
+            if value is None and kept is not None:
+                policy, table = kept.policy.tobytes(), kept.table
+            elif isinstance(value, WeightedAdvantage):
+                table = value
+            elif value is not None:
+                number = value
+            self.party.prepare(policy, table, number=number)
             try:
-                reply = self.party.answer(message)
+                return self.party.answer(message)
+            finally:
+                self._store(policy, table)
+        return b""
+
+    def number(self, round_number: int, policy: bytes, metric: str, value: float, *, ticket: bool = False) -> bytes:
+        """A single number, rounded, or a ticket in its place, where the plan releases scores; nothing if refused."""
+        with self._ready():
+            self.party.prepare(policy)
+            return self.party.number(round_number, metric, value, ticket=ticket)
+        return b""
+
+    @contextmanager
+    def _ready(self) -> Iterator[MemberState | None]:
+        """The stored state, with the client in that state and its ledger at hand. A refusal within ends the block."""
+        with self._alone():
+            try:
+                with opened_ledger(self.ledger, self.party.parameters.run) as ledger:
+                    self.party.ledger = ledger
+                    kept = self._load()
+                    self.party.restore(None if kept is None else _from_arrays(kept.membership))
+                    yield kept
             except RefusedError as reason:
                 log.warning("client %d refuses a message of private selection: %s", self.party.client, reason)
-                return b""
-            membership = self.party.state()
-            assert membership is not None  # the first accepted message makes one
+
+    def _store(self, policy: bytes, table: WeightedAdvantage) -> None:
+        membership = self.party.state()
+        if membership is not None:
             stored = MemberState(_to_arrays(membership), np.frombuffer(policy, np.uint8), table)
             replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, stored)), mode=0o600)
-        return reply
-
-    def scalar(self, value: float, *, ticket: bool = False) -> bytes:
-        """A single number, rounded, or a ticket in its place; an empty message if the number is not finite."""
-        try:
-            return self.party.ticket(value) if ticket else self.party.scalar(value)
-        except RefusedError as reason:
-            log.warning("client %d sends no number: %s", self.party.client, reason)
-            return b""
 
     def _load(self) -> MemberState | None:
         try:
@@ -82,9 +99,6 @@ class Member:
         make_private_folder(self.folder)
         with FolderLock(self.folder, wait=True):
             yield
-
-
-EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
 
 
 def _to_arrays(membership: Membership) -> Membership:

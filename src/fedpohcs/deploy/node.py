@@ -1,20 +1,24 @@
 """Reads from the node config which client a node runs, its key files, and the folder of its state."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import Context
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.deploy import require_masked
 from fedpohcs.deploy.allowed import outside_names
 from fedpohcs.deploy.device import default_states, run_folder
+from fedpohcs.deploy.node_command import MAX_SKETCH
 
 if TYPE_CHECKING:  # imported at run time only if selection is private
     from fedpohcs.deploy.member import Member
     from fedpohcs.deploy.pooling import PoolingMember
+    from fedpohcs.privacy.plan import Plan
 
 
 def logical_client(context: Context) -> int:
@@ -75,18 +79,24 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
         remedy = "Take identity out of the node config if the server may see this client's tables."
         require(paths is None, "privacy", config.privacy, f"is not enough for client {client}", remedy)
         return None
-    from fedpohcs.deploy.keys import load_identity, load_members
+    from fedpohcs.deploy.keys import ledger_of, load_identity, load_members
     from fedpohcs.deploy.member import Member
     from fedpohcs.privacy.client import PrivateClient
     from fedpohcs.privacy.terms import run_parameters
 
     if paths is None:
-        needed = f"--node-config \"client-id={client} identity='identity-{client}' members='members'\""
+        needed = f"identity='identity-{client}' members='members' plan-key='operator.pub'"
         raise UserError(f"identity (=none) must be in the node config with privacy {config.privacy!r}: {needed}.")
-    identity, members = paths
-    known = load_members(members)
-    party = PrivateClient(client, run_parameters(config), load_identity(identity, client, known), known)
-    return Member(party, session_folder(run_folder(state_folder(context), run, client), known))
+    require_masked(config)
+    known = load_members(paths.members)
+    plan = _checked_plan(context, config, known, paths.plan_key)
+    identity = load_identity(paths.identity, client, known)
+    party = PrivateClient(client, run_parameters(plan.config, plan.run), identity, known)
+    folder, ledger = session_folder(run_folder(state_folder(context), run, client), known), ledger_of(paths.identity)
+    rule = "must be a file that this node can write: it was made with the identity"
+    remedy = "If it is lost, make a new identity, and a new list of members and a new plan with it."
+    require(os.access(ledger, os.R_OK | os.W_OK), "ledger", str(ledger), rule, remedy)
+    return Member(party, folder, ledger)
 
 
 def pooling_member_of(context: Context, config: ExperimentConfig, run: str) -> "PoolingMember":
@@ -101,23 +111,51 @@ def pooling_member_of(context: Context, config: ExperimentConfig, run: str) -> "
     from fedpohcs.privacy.terms import run_parameters
 
     assert paths is not None
-    known = load_members(paths[1])
-    name = run_parameters(config).digest + run.encode()
-    identity = load_identity(paths[0], client, known)
+    known = load_members(paths.members)
+    plan = _checked_plan(context, config, known, paths.plan_key)
+    name = run_parameters(plan.config, plan.run).digest
+    identity = load_identity(paths.identity, client, known)
     party = PoolingClient(client, name, identity, known, config.protection.min_cohort)
-    return PoolingMember(party, run_folder(state_folder(context), run, client))
+    states = state_folder(context)  # the server names the run, but not the plan: one pledge per plan
+    return PoolingMember(party, run_folder(states, run, client), run_folder(states, plan.run.hex(), client))
 
 
-def _key_files(context: Context) -> tuple[Path, Path] | None:
-    """Paths of the identity and the list of members. Only nodes of a simulation take them from the run config."""
+def _checked_plan(context: Context, config: ExperimentConfig, members: Mapping[int, bytes], key: Path) -> "Plan":
+    """The plan that the run brings, if the operator signed it for this config and these members."""
+    from fedpohcs.deploy.keys import load_public
+    from fedpohcs.privacy.errors import RefusedError
+    from fedpohcs.privacy.plan import check_plan, read_plan
+
+    try:
+        plan = read_plan(str(context.run_config.get("plan", "")).encode(), load_public(key))
+        check_plan(plan, config, members)
+    except RefusedError as error:
+        raise UserError(f"plan: {error}.") from error
+    words, most = config.protection.num_words, int(context.node_config.get("max-sketch", MAX_SKETCH))
+    remedy = f"If this device may send as much, start its node with: --max-sketch {words}"
+    require(words <= most, "protection.sketch_size", words, f"is above the limit of this node (={most})", remedy)
+    return plan
+
+
+class KeyFiles(NamedTuple):
+    """The files that a node needs for private selection."""
+
+    identity: Path
+    members: Path
+    plan_key: Path  # public key of the operator
+
+
+def _key_files(context: Context) -> KeyFiles | None:
+    """The key files. Only nodes of a simulation take them from the run config."""
     given = context.node_config
     if "identity" in given:
-        require("members" in given, "members", "none", "must be in the node config beside identity")
-        return Path(str(given["identity"])), Path(str(given["members"]))
+        for name in ("members", "plan-key"):
+            require(name in given, name, "none", "must be in the node config beside identity")
+        return KeyFiles(*(Path(str(given[name])) for name in ("identity", "members", "plan-key")))
     folder = context.run_config.get("simulated-keys")
     if folder and _is_simulated(context):
         from fedpohcs.deploy.keys import Keys
 
         keys = Keys(Path(str(folder)))
-        return keys.identity(logical_client(context)), keys.members
+        return KeyFiles(keys.identity(logical_client(context)), keys.members, keys.operator_public)
     return None

@@ -17,6 +17,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 10.0  # seconds before a lost server is tri
 SECONDS_STEADY = 120.0  # after which a connection counts as a new one
 SECRET_BYTES = 32
 EXIT_LOST = 4  # exit code of the SuperNode: it had a connection and lost it
+MAX_SKETCH = 2**14  # words of a sketch; what a run asks for by default
 EXIT_UNSUPPORTED = 3  # exit code of the client app: this version of Flower lacks a name that it uses
 
 
@@ -36,6 +37,10 @@ class NodeOptions:
     """identity-N: key for private selection. With it the device takes part in private runs only."""
     members: Path | None = None
     """Public keys of all clients, for private runs."""
+    plan_key: Path | None = None
+    """operator.pub: public key of the operator, who signs the plans of private runs."""
+    max_sketch: int = MAX_SKETCH
+    """Most words of 4 bytes that a private run may ask of this device in a round."""
     state_dir: Path | None = None
     """Folder for the client's state. None: ~/.local/state/fedpohcs."""
     allow: tuple[str, ...] = ()
@@ -57,18 +62,20 @@ class NodeOptions:
         for name in self.allow:
             plain = bool(name) and not set(name) & set(" ,'\"\n")
             require(plain, "allow", name, "must be MODULE:FUNCTION or a folder, without blanks, commas and quotes")
-        both = (self.identity is None) == (self.members is None)
-        require(both, "identity", str(self.identity), f"and members (={str(self.members)!r}) go together")
-        for name in ("root_certificates", "key", "identity", "members"):
+        given = [self.identity is None, self.members is None, self.plan_key is None]
+        together = f"goes together with members (={str(self.members)!r}) and plan-key (={str(self.plan_key)!r})"
+        require(len(set(given)) == 1, "identity", str(self.identity), together)
+        for name in ("root_certificates", "key", "identity", "members", "plan_key"):
             path = getattr(self, name)
             require(path is None or path.is_file(), name.replace("_", "-"), str(path), "is not a file")
 
     def node_config(self) -> str:
         """The node config in the form of `flower-supernode --node-config`."""
-        paths = {"identity": self.identity, "members": self.members, "state-dir": self.state_dir}
+        paths = {"identity": self.identity, "members": self.members, "plan-key": self.plan_key}
+        paths |= {"state-dir": self.state_dir}
         given = [f"{name}='{path.absolute()}'" for name, path in paths.items() if path is not None]
         given += [f"allow='{','.join(self.allow)}'"] if self.allow else []
-        return " ".join([f"client-id={self.client_id}", *given])
+        return " ".join([f"client-id={self.client_id}", f"max-sketch={self.max_sketch}", *given])
 
     def supernode_arguments(self, port: int) -> list[str]:
         """Command-line arguments of `flower-supernode`."""

@@ -84,8 +84,9 @@ def summands(statistics: Mapping[str, np.ndarray]) -> list[float]:
 class PoolingMember:
     """Answers for one client in one run; what it must remember is on disk before a reply leaves."""
 
-    def __init__(self, party: PoolingClient, folder: Path) -> None:
-        self.party, self.folder = party, folder
+    def __init__(self, party: PoolingClient, folder: Path, pledges: Path) -> None:
+        """Make a member that finds its filter in `folder` and keeps its pledge in `pledges`."""
+        self.party, self.folder, self.pledges = party, folder, pledges
 
     def answer(self, message: bytes, round_number: int) -> bytes:
         """The reply to a message; nothing if it is refused."""
@@ -98,8 +99,8 @@ class PoolingMember:
         except RefusedError as reason:
             log.warning("client %d adds nothing to a sum of filters: %s", self.party.client, reason)
             return b""
-        make_private_folder(self.folder)
-        replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, _stored(pledge))), mode=0o600)
+        make_private_folder(self.pledges)
+        replace_file(self.pledges / FILE, to_bytes(Checkpoint(0, {}, _stored(pledge))), mode=0o600)
         return reply
 
     def _upload(self, pledge: Pledge | None, roster: bytes, round_number: int) -> tuple[Pledge, bytes]:
@@ -110,13 +111,13 @@ class PoolingMember:
 
     def _load(self) -> Pledge | None:
         try:
-            state: Any = from_bytes((self.folder / FILE).read_bytes()).state
+            state: Any = from_bytes((self.pledges / FILE).read_bytes()).state
             secret, cohort, last, context, upload = state
             return Pledge(secret.tobytes(), tuple(map(int, cohort)), int(last), context.tobytes(), upload.tobytes())
         except FileNotFoundError:
             return None
         except (DamagedError, OSError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise RefusedError(f"{self.folder / FILE} {error}") from error  # a new key would forget the cohort
+            raise RefusedError(f"{self.pledges / FILE} {error}") from error  # a new key would forget the cohort
 
 
 def _stored(pledge: Pledge) -> list[Any]:

@@ -5,6 +5,7 @@ clear: its invitation travels with the evaluation before it, and its upload with
 """
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,16 @@ from flwr.serverapp import Grid
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Evaluation, Params
+from fedpohcs.deploy import require_masked
 from fedpohcs.deploy.codec import measured_name
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
-from fedpohcs.execution.private import NOBODY, PrivateExecutor, PrivateSnapshot, policy_digest
+from fedpohcs.execution.private import NOBODY, PrivateExecutor, PrivateSnapshot, policy_digest, sealed_metric
 from fedpohcs.metrics.base import hidden_as
+from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.messages import Kind, parse
+from fedpohcs.privacy.plan import check_plan, server_plan
 from fedpohcs.server.protocols import Executor, RemoteClients
-from fedpohcs.server.round import client_weight
 
 
 def make_flower_executor(
@@ -30,12 +33,13 @@ def make_flower_executor(
     limits: Limits | None = None,
     members: Mapping[int, bytes] | None = None,
     owners: Mapping[int, int] | None = None,
+    plan: bytes = b"",
     record: bool = True,
     snapshot: Any = None,
 ) -> Executor:
     """Clients behind a grid, protected as `config.privacy` says.
 
-    `members` are their Ed25519 public keys, `owners` their nodes, if known.
+    `members` are their Ed25519 public keys, `owners` their nodes, if known; `plan` is the signed plan of a private run.
     """
     if config.privacy == "none":
         return FlowerExecutor(config, grid=grid, record=record, snapshot=snapshot, limits=limits, owners=owners)
@@ -44,9 +48,18 @@ def make_flower_executor(
         raise UserError(f"members must list the key of every client, but lacks those of {missing[:5]}.")
     if snapshot is not None and not isinstance(snapshot, PrivateSnapshot):
         raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
+    require_masked(config)
+    try:
+        known = server_plan(plan)
+        check_plan(known, config, members or {})
+    except RefusedError as error:
+        raise UserError(f"plan: {error}.") from error
     remote: RemoteClients | None = snapshot.clients if snapshot else None
     within = FlowerExecutor(config, grid=grid, record=record, snapshot=remote, limits=limits, owners=owners)
-    return RemotePrivateExecutor(within, config, members or {}, snapshot)
+    # Of the plan's config, because a run may end earlier.
+    return RemotePrivateExecutor(
+        within, replace(config, rounds=known.config.rounds), members or {}, known.run, snapshot
+    )
 
 
 class GridWire:
@@ -55,10 +68,10 @@ class GridWire:
     def __init__(self, within: FlowerExecutor, members: Mapping[int, bytes]) -> None:
         self.within, self.members = within, dict(members)
         self.round, self.params = 0, None  # round and policy of the invitations
-        self.table = ""  # the metric for which clients are invited
+        self.ids_only = within.config.protection.release == "ids"
+        self.metric = ""  # for which clients are invited
         self.sent: Mapping[int, bytes] = {}  # messages sent with the latest evaluation
         self.came: dict[int, bytes] = {}  # replies that came with it
-        self.refused: set[int] = set()  # clients that did not accept an invitation
         self.reset()
 
     def reset(self) -> None:
@@ -77,10 +90,10 @@ class GridWire:
         """Single numbers; a table is measured when its client is invited."""
         self.round, self.params = round_number, params
         early = {n: arrays for (number, n), arrays in self.within.measured.items() if number == round_number}
-        for table in hidden_as(names, "table"):
-            self.table = table
-            self.came = {n: arrays[measured_name(table)].tobytes() for n, arrays in early.items()}
-        wanted = hidden_as(names, "number", "ticket")
+        if secret := sealed_metric(names, self.ids_only):
+            self.metric = secret
+            self.came = {n: arrays[measured_name(secret)].tobytes() for n, arrays in early.items()}
+        wanted = [] if self.ids_only else hidden_as(names, "number", "ticket")
         answers = self.within.measurements(params, round_number, clients, frozenset(wanted)) if wanted else {}
         sent = {name: {n: one[measured_name(name)].tobytes() for n, one in answers.items()} for name in wanted}
         for messages in sent.values():
@@ -95,7 +108,7 @@ class GridWire:
         kinds = {parse(message).kind for message in messages.values()}
         answers = {client: self.came[client] for client in early if client in self.came}
         if kinds == {Kind.INVITATION}:
-            answers |= self.within.invite(late, self.round, self.params, self.table)
+            answers |= self.within.invite(late, self.round, self.params, self.metric)
         else:
             answers |= self.within.carry(late, self.round)
         for client, message in messages.items():
@@ -103,8 +116,6 @@ class GridWire:
             self.up[client] += len(answers.get(client, b""))
         refused = {client for client, answer in answers.items() if not answer}
         self.refusals += [f"client {client} refused; its log says why" for client in sorted(refused)]
-        if kinds == {Kind.INVITATION}:
-            self.refused |= refused
         return {client: answer for client, answer in answers.items() if answer}
 
 
@@ -119,10 +130,10 @@ class RemotePrivateExecutor(PrivateExecutor):
         within: FlowerExecutor,
         config: ExperimentConfig,
         members: Mapping[int, bytes],
+        run: bytes,
         snapshot: PrivateSnapshot | None = None,
     ) -> None:
-        weight = client_weight(config.federation)
-        super().__init__(within, config, weight, snapshot, wire=GridWire(within, members))
+        super().__init__(within, config, snapshot, wire=GridWire(within, members), run=run)
         self.upcoming: tuple[ClientIds, Set[str]] = (np.arange(0), frozenset())
 
     def expect(self, clients: ClientIds, names: Set[str]) -> None:
@@ -133,21 +144,23 @@ class RemotePrivateExecutor(PrivateExecutor):
         """Evaluate; the candidates of the next round add their hidden upload to the reply."""
         upcoming, names = self.upcoming
         self.wire.sent, self.cohorts.invited = {}, NOBODY
-        if hidden_as(names, "table"):
+        if round_number >= self.config.rounds:  # nothing is selected after the last round
+            upcoming = upcoming[:0]
+        elif sealed_metric(names, self.wire.ids_only):
             self.cohorts.open_session(round_number)
-            weights = self.cohorts.weights(round_number, upcoming)
-            self.wire.sent = self.server.first_invitations(round_number, policy_digest(params), weights)
-            self.cohorts.invited = (round_number, weights) if self.wire.sent else NOBODY
+            cohort = self.cohorts.cohort(round_number, upcoming)
+            self.wire.sent = self.server.first_invitations(round_number, policy_digest(params), cohort)
+            self.cohorts.invited = (round_number, cohort) if self.wire.sent else NOBODY
             upcoming = np.array(sorted(self.wire.sent), int)
         self.within.invitations = self.wire.sent
         self.within.expect(upcoming, names)
         return self.within.evaluate(params, round_number, clients)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Scores of clients that have one; if none has, NaN for all present clients, so that the choice is random."""
+        """What came of the cohort; if nothing did, NaN for all present clients, so that the choice is random."""
         metrics = super().measure(params, round_number, clients, names)
-        self.cohorts.exclude(self.wire.refused, round_number)
-        self.wire.refused = set()
+        if metrics.chosen is not None:
+            return metrics.take(np.isin(clients, self.server.cohort(round_number)))._replace(bad=self.within.reported())
         scored = np.ones(len(clients), bool)
         for scores in metrics.columns.values():
             scored &= np.isfinite(scores)

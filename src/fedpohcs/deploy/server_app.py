@@ -70,7 +70,10 @@ def _run(grid: Grid, given: dict[str, Any]) -> None:
         members = load_members(path) if config.privacy != "none" else None
         owners = load_owners(path) if given["members"] else None
         eager = EagerGrid(grid)
-        made: Any = make_flower_executor(config, grid=eager, limits=limits, members=members, owners=owners, **rest)
+        plan = str(given["plan"]).encode()
+        made: Any = make_flower_executor(
+            config, grid=eager, limits=limits, members=members, owners=owners, plan=plan, **rest
+        )
         status.executor = getattr(made, "within", made)
         return made
 

@@ -36,14 +36,11 @@ def make_protected_executor(config: ExperimentConfig, *, record: bool = True, sn
     if config.privacy == "none":
         return make_executor(config, record=record, snapshot=snapshot)
     from fedpohcs.execution.private import PrivateExecutor, PrivateSnapshot
-    from fedpohcs.server.round import client_weight
 
     known = isinstance(snapshot, PrivateSnapshot) and snapshot.answers.shape == (config.federation.num_clients,)
     require_checkpoint(snapshot is None or known, "a state of private selection")
     within: Executor = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
-    return PrivateExecutor(
-        with_byzantine_clients(within, config, only="table"), config, client_weight(config.federation), snapshot
-    )
+    return PrivateExecutor(with_byzantine_clients(within, config, only="table"), config, snapshot)
 
 
 def with_byzantine_clients(executor: "Executor", config: ExperimentConfig, only: str | None = None) -> "Executor":

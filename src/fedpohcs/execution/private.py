@@ -17,20 +17,20 @@ from fedpohcs.core.types import (
     ClientIds,
     Params,
     Vector,
-    WeightedAdvantage,
 )
 from fedpohcs.execution.forwarding import ForwardingExecutor
 from fedpohcs.metrics.base import SELECTION_METRIC, hidden_as
 from fedpohcs.privacy.client import PrivateClient
 from fedpohcs.privacy.differential import spent
 from fedpohcs.privacy.errors import RefusedError
+from fedpohcs.privacy.ledger import MAX_SESSIONS
+from fedpohcs.privacy.masking import Cohort
 from fedpohcs.privacy.server import Outcome, PrivateServer, read_scalar
 from fedpohcs.privacy.terms import Parameters, run_parameters
 from fedpohcs.server.protocols import Executor
 
-EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
-ROUNDS_WITHOUT = 5  # after a client failed in the protocol, in which no session is opened because of it
-NOBODY: tuple[int, dict[int, float]] = (-1, {})
+ROUNDS_WITHOUT = 5  # after a client failed in the protocol, in which it is left out of sessions
+NOBODY: tuple[int, Cohort] = (-1, ())
 
 
 class PrivateSnapshot(NamedTuple):
@@ -72,7 +72,7 @@ class LocalWire:
     """Carries messages between the server and client objects of this process, with fresh keys."""
 
     def __init__(self, within: Executor, parameters: Parameters, seed: int) -> None:
-        self.within, self.seed, self.round = within, seed, 0
+        self.within, self.parameters, self.seed, self.round = within, parameters, seed, 0
         identities = {client: Ed25519PrivateKey.generate() for client in range(within.num_clients)}
         self.members = {client: identity.public_key().public_bytes_raw() for client, identity in identities.items()}
         self.clients = {c: PrivateClient(c, parameters, identity, self.members) for c, identity in identities.items()}
@@ -93,10 +93,15 @@ class LocalWire:
     ) -> dict[str, dict[int, bytes]]:
         """Measure with the inner executor, and give every client its own values."""
         metrics, policy = self.within.measure(params, round_number, clients, names), policy_digest(params)
-        tables = [metrics.column(name) for name in hidden_as(names, "table")] or [[EMPTY] * len(clients)]
-        for client, table in zip(clients.tolist(), tables[0], strict=True):
-            self.clients[client].prepare(policy, table, self._uniform(round_number, client))
-        return {name: self._sent(name, metrics.column(name), clients) for name in hidden_as(names, "number", "ticket")}
+        tables, numbers = hidden_as(names, "table"), hidden_as(names, "number", "ticket")
+        for row, client in enumerate(clients.tolist()):
+            value: dict[str, Any] = {"table": metrics.column(tables[0])[row]} if tables else {}
+            if self.parameters.ids_only and numbers:
+                value = {"number": float(metrics.column(numbers[0])[row])}
+            self.clients[client].prepare(policy, uniform=self._uniform(round_number, client), **value)
+        if self.parameters.ids_only:
+            return {}
+        return {name: self._sent(round_number, name, metrics.column(name), clients) for name in numbers}
 
     def exchange(self, messages: dict[int, bytes]) -> dict[int, bytes]:
         """Deliver messages and return the replies of clients that do not refuse."""
@@ -111,11 +116,11 @@ class LocalWire:
             self.up[client] += len(replies[client])
         return replies
 
-    def _sent(self, name: str, values: Vector, clients: ClientIds) -> dict[int, bytes]:
-        messages, send = {}, PrivateClient.ticket if hidden_as([name], "ticket") else PrivateClient.scalar
+    def _sent(self, round_number: int, name: str, values: Vector, clients: ClientIds) -> dict[int, bytes]:
+        messages, ticket = {}, bool(hidden_as([name], "ticket"))
         for client, value in zip(clients.tolist(), values.tolist(), strict=True):
             with suppress(RefusedError):
-                messages[client] = send(self.clients[client], value)
+                messages[client] = self.clients[client].number(round_number, name, value, ticket=ticket)
                 self.up[client] += len(messages[client])
         return messages
 
@@ -125,36 +130,48 @@ class LocalWire:
 
 
 class Cohorts:
-    """Clients that a private selection can invite. Clients without keys are taken into a new session."""
+    """The clients of private selections: those that the plan draws, as far as they are in the session."""
 
-    def __init__(self, server: PrivateServer, wire: Wire, weight: Vector, min_cohort: int) -> None:
-        self.server, self.wire, self.weight, self.min_cohort = server, wire, weight, min_cohort
-        self.invited = NOBODY  # round and q_n of the clients that were invited before their selection
-        self.excused: dict[int, int] = {}  # by client: round before which no session is opened because of it
+    def __init__(self, server: PrivateServer, wire: Wire) -> None:
+        self.server, self.wire = server, wire
+        self.invited = NOBODY  # round and cohort that was invited before its selection
+        self.excused: dict[int, int] = {}  # by client: round before which it is left out of sessions
+        self.sessions = 0
+        self.admission = 0  # round from which a session is opened for clients that are outside the present one
 
-    def weights(self, round_number: int, clients: ClientIds) -> dict[int, float]:
-        """q_n of the clients to invite."""
-        number, weights = self.invited
+    def cohort(self, round_number: int, asked: ClientIds) -> Cohort:
+        """The clients to invite; `asked` where the server names them."""
+        number, cohort = self.invited
         if number == round_number:
-            return weights
-        present = self.wire.present(round_number)
-        return {client: float(self.weight[client]) for client in clients.tolist() if client in present}
+            return cohort
+        if self.server.parameters.ask.drawn:
+            return self.server.cohort(round_number)
+        return tuple(sorted(set(asked.tolist()) & self.wire.present(round_number)))
 
     def open_session(self, round_number: int) -> None:
-        """Open a session with all present clients if one has no keys, unless uploads of the old one have arrived."""
+        """Open a session if a client is outside the present one, or a candidate of the round has left it.
+
+        Not if uploads of the present session have arrived. A run has few sessions, so clients outside wait the longer,
+        the more there have been.
+        """
         present = self.wire.present(round_number)
-        outside = {n for n in present - self.server.ready if self.excused.get(n, 0) <= round_number}
-        if not outside or len(present) < self.min_cohort or self.invited[0] == round_number:
+        wanted = {n for n in present if self.excused.get(n, 0) <= round_number}
+        needed = set(self.server.cohort(round_number)) if self.server.parameters.ask.drawn else set()
+        complete = wanted <= self.server.roster or round_number < self.admission
+        at_hand = complete and needed <= self.server.ready & present
+        few = len(wanted) < self.server.parameters.config.min_cohort
+        if at_hand or few or self.sessions >= MAX_SESSIONS or self.invited[0] == round_number:
             return
         self.wire.round = round_number
+        self.admission, self.sessions = round_number + 2**self.sessions, self.sessions + 1
         try:
-            self.server.open_session(present)
+            self.server.open_session(wanted)
         except RefusedError as error:
             self.wire.refusals.append(str(error))
-        self.exclude(present - self.server.ready, round_number)
+        self.exclude(wanted - self.server.ready, round_number)
 
     def exclude(self, clients: Set[int], round_number: int) -> None:
-        """Exclude clients that failed for some rounds, because a new session costs all clients messages."""
+        """Leave clients that failed out of sessions for some rounds: a session costs all clients messages."""
         self.server.ready -= clients
         self.excused |= dict.fromkeys(clients, round_number + ROUNDS_WITHOUT)
 
@@ -166,53 +183,59 @@ class PrivateExecutor(ForwardingExecutor):
         self,
         within: Executor,
         config: ExperimentConfig,
-        weight: Vector,
         snapshot: PrivateSnapshot | None = None,
         wire: Wire | None = None,
+        run: bytes | None = None,
     ) -> None:
         """A session is opened when it is first needed.
 
         Args:
             within: runs the clients.
             config: of the experiment.
-            weight: q_n of every client.
             snapshot: of an earlier executor of the same config.
             wire: to the clients. None: they are objects of this process, with keys made here.
+            run: name of the run in its plan. None: there is no plan but the config.
         """
         super().__init__(within, config)
         self.answers = np.zeros(self.num_clients, np.int64) if snapshot is None else snapshot.answers
-        parameters = run_parameters(config)
+        parameters = run_parameters(config, run)
         self.wire: Any = wire or LocalWire(within, parameters, config.seed)
         self.server = PrivateServer(parameters, self.wire.members, lambda messages: self.wire.exchange(messages))
-        self.cohorts = Cohorts(self.server, self.wire, weight, config.protection.min_cohort)
+        self.cohorts = Cohorts(self.server, self.wire)
 
     def snapshot(self) -> PrivateSnapshot:
         """A copy of the present state, which later rounds do not change."""
         return PrivateSnapshot(self.within.snapshot(), self.answers.copy())
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
-        """Return scores only: of tables by the protocol, of numbers by rounding."""
-        secret = bool(hidden_as(names, "table"))
-        if secret:
+        """Return what the plan releases: the clients that the candidates chose, or rounded scores."""
+        outcome, cohort = Outcome(), ()
+        if secret := sealed_metric(names, self.server.parameters.ids_only):
             self.cohorts.open_session(round_number)
+            cohort = self.cohorts.cohort(round_number, clients)
         self.wire.reset()  # a session serves the whole run
-        sent = self.wire.measure(params, round_number, clients, names)
+        everyone = np.union1d(clients, np.array(cohort, int))
+        sent = self.wire.measure(params, round_number, everyone, names)
         columns = {name: self._read(messages, clients) for name, messages in sent.items()}
-        attempts = np.ones(len(clients))
         if secret:
-            outcome = self._select(policy_digest(params), round_number, clients)
-            columns[SELECTION_METRIC] = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
-            attempts *= outcome.attempts
-        costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients], "attempts": attempts}
-        costs |= self._spend(clients)
-        return CandidateMetrics(clients, columns, costs, private=True)
+            outcome = self._select(policy_digest(params), round_number, cohort)
+        if secret and outcome.chosen is None:
+            name = SELECTION_METRIC if hidden_as([secret], "table") else secret
+            columns[name] = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
+        chosen = None if outcome.chosen is None else np.array(outcome.chosen, int)
+        costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients]}
+        costs |= {"attempts": np.ones(len(clients)), **self._spend(clients)}
+        return CandidateMetrics(clients, columns, costs, private=True, chosen=chosen)
 
-    def _select(self, policy: bytes, round_number: int, clients: ClientIds) -> Outcome:
-        outcome = self.server.select(round_number, policy, self.cohorts.weights(round_number, clients))
+    def _select(self, policy: bytes, round_number: int, cohort: Cohort) -> Outcome:
+        outcome = self.server.select(round_number, policy, cohort)
         if outcome.problem:
             reasons = "; ".join([outcome.problem, *self.server.refusals[:3], *self.wire.refusals[:3]])
-            warnings.warn(f"round {round_number + 1} has no private scores: {reasons}", stacklevel=2)
-        self.answers[list(outcome.scores)] += 1
+            warnings.warn(
+                f"round {round_number + 1} has no private selection and selects at random: {reasons}", stacklevel=2
+            )
+        self.cohorts.exclude(set(outcome.lost), round_number)
+        self.answers[list(outcome.scores if outcome.chosen is None else cohort)] += 1
         return outcome
 
     def _read(self, messages: Mapping[int, bytes], clients: ClientIds) -> Vector:
@@ -235,3 +258,9 @@ def policy_digest(params: Params) -> bytes:
     for leaf in map(np.asarray, jax.tree.leaves(params)):
         digest.update(f"{leaf.dtype.str}{leaf.shape}".encode() + leaf.tobytes())
     return digest.digest()
+
+
+def sealed_metric(names: Set[str], ids_only: bool) -> str | None:
+    """The metric that clients exchange under seal: a table, or any metric by which they choose; None if none is."""
+    sealed = hidden_as(names, "table") or (sorted(names) if ids_only else [])
+    return sealed[0] if sealed else None

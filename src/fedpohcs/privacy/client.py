@@ -1,5 +1,9 @@
-"""A client in private selection. It answers one message with one message; how these travel is up to the caller."""
+"""A client in private selection. It answers one message with one message; how these travel is up to the caller.
 
+It keeps to its plan whatever the server asks: see `terms.check_invitation` and `ledger.Ledger`.
+"""
+
+import hashlib
 import hmac
 import math
 import os
@@ -20,23 +24,30 @@ from fedpohcs.core.types import Vector, WeightedAdvantage
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
+from fedpohcs.privacy.ledger import Ledger
 from fedpohcs.privacy.masking import Cohort, derived
 from fedpohcs.privacy.messages import Kind, Message, pack_rows, parse, unpack_rows
+from fedpohcs.privacy.sealing import ABSENT, SEALED_LEVEL, read_value, seal, unseal
 from fedpohcs.privacy.sketch import Integers, count_sketch, relative_metric, sketch_seed
 from fedpohcs.privacy.terms import (
     ANNOUNCED,
-    MAX_ATTEMPTS,
+    INVITED,
     SEALED_KEY,
     Invitation,
     Parameters,
     announcement,
     check_announcement,
+    check_invitation,
+    rank,
     read_invitation,
     session_name,
+    signed_choice,
 )
 
+EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
 WORST_TICKET = 1e3  # later than any that a positive number can buy
-MAX_SHARE = 0.5  # largest weight of one member in the mean, which would otherwise reveal its table
+SCORE = ""  # the name under which the ledger has what was computed from a table
+RANKED = "ranked"  # the same for a single number that members rank
 
 
 class SecretSum(Protocol):
@@ -54,48 +65,73 @@ class Membership(NamedTuple):
     roster: bytes = b""
     group_key: bytes = b""
     extra: bytes = b""  # the secret key of the homomorphic variant
-    last: tuple[int, int] = (-1, -1)  # round and attempt of the latest upload
-    waiting: bytes = b""  # invitation of that upload, until its total was answered
+    last: int = -1  # the latest round in which this client took part
+    waiting: bytes = b""  # body of the invitation whose total is due
+    voting: bytes = b""  # body of the invitation whose ballot is due
+    value: bytes = b""  # of this client, for that ballot
 
 
 class PrivateClient:
     """A member of the federation. It never sends its table."""
 
     def __init__(
-        self, client: int, parameters: Parameters, identity: Ed25519PrivateKey, members: Mapping[int, bytes]
+        self,
+        client: int,
+        parameters: Parameters,
+        identity: Ed25519PrivateKey,
+        members: Mapping[int, bytes],
+        ledger: Ledger | None = None,
     ) -> None:
         """Make a client without a session. It sends nothing before the server's first message.
 
         Args:
             client: id of this client.
-            parameters: as agreed by all.
+            parameters: of the plan.
             identity: the private key that proves the identity of this client.
             members: Ed25519 public keys of all clients that may take part; not from the server.
+            ledger: what it has answered in this run. None: nothing yet, and nothing is stored.
         """
         self.client, self.parameters = client, parameters
+        self.ledger = ledger or Ledger(parameters.run)
         self._identity, self._members = identity, members
         self._membership: Membership | None = None
         self._pair_keys: dict[int, bytes] = {}
-        self._peers: dict[int, bytes] = {}
+        self._peers: dict[int, tuple[bytes, bytes]] = {}  # key and signature by client
         self._sum: SecretSum | None = None
         self._session = b""
-        self._table: WeightedAdvantage | None = None
+        self._table, self._number = EMPTY, math.nan
+        self._sketched: tuple[int, Vector] | None = None  # round and sketch
         self._policy, self._uniform = b"", system_uniform
 
-    def prepare(self, policy: bytes, table: WeightedAdvantage, uniform: Uniform = system_uniform) -> None:
-        """Set the input of the next round: SHA-256 of the received policy, and the table made under it."""
-        self._policy, self._table, self._uniform = policy, table, uniform
+    def prepare(
+        self,
+        policy: bytes,
+        table: WeightedAdvantage = EMPTY,
+        uniform: Uniform | None = None,
+        number: float = math.nan,
+    ) -> None:
+        """Set the input of the next round: SHA-256 of the received policy, and the table or number made under it.
+
+        Noise comes from `uniform`; None: from the operating system.
+        """
+        self._policy, self._table, self._number = policy, table, number
+        self._sketched = None
+        self._uniform = uniform or system_uniform
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a message of the server. Raises `RefusedError`; then nothing must be sent."""
+        """The reply to a message of the server. Raises `RefusedError`; then nothing must be sent.
+
+        A refused total or ballot ends the round, so `state` must be stored after a refusal as well.
+        """
         message = parse(data)
         demand(message.client == self.client, f"the message is for client {message.client}")
         answers = {
             Kind.HELLO: self._announce,
             Kind.ROSTER: self._join,
             Kind.KEY: self._take_group_key,
-            Kind.INVITATION: self._upload,
+            Kind.INVITATION: self._take_part,
             Kind.TOTAL: self._score,
+            Kind.BALLOT: self._choose,
         }
         demand(message.kind in answers, f"clients do not answer {message.kind.name}")
         return answers[message.kind](message)
@@ -120,7 +156,7 @@ class PrivateClient:
         return X25519PrivateKey.from_private_bytes(self._member().secret)
 
     def _enter(self, roster: bytes) -> None:
-        self._peers, self._session = self._verified(roster), session_name(self.parameters, roster)
+        self._peers, self._session = self._read_roster(roster), session_name(self.parameters, roster)
 
     def _announce(self, message: Message) -> bytes:
         """Announce a new key for this session, so that a client that lost its state cannot repeat a mask."""
@@ -132,12 +168,16 @@ class PrivateClient:
         return self._reply(Kind.ANNOUNCEMENT, key + signature)
 
     def _join(self, message: Message) -> bytes:
-        """Check the members of the session. The first of them makes the group key and seals it for the others."""
+        """Take the roster. The first member makes the group key and seals it for the others.
+
+        Keys of others are checked when they are first used: a client meets few of the others in a cohort.
+        """
         membership = self._member()
         demand(not membership.roster, "there is a roster already")
         self._enter(message.body)
         own = self._secret.public_key().public_bytes_raw()
-        demand(self._peers.get(self.client) == own, "the roster lacks this client's key")
+        demand(self._peers.get(self.client, (b"", b""))[0] == own, "the roster lacks this client's key")
+        self.ledger.open_session()
         self._membership = membership._replace(roster=message.body)
         if self.client != min(self._peers):
             return self._reply(Kind.READY)
@@ -148,14 +188,12 @@ class PrivateClient:
         body = pack_rows(SEALED_KEY, sealed) + len(public).to_bytes(4, "little") + public
         return self._reply(Kind.SEALED, body + _locked(group_key, extra, self._session))
 
-    def _verified(self, roster: bytes) -> dict[int, bytes]:
+    def _read_roster(self, roster: bytes) -> dict[int, tuple[bytes, bytes]]:
         rows, rest = unpack_rows(ANNOUNCED, roster)
         ids = [client for client, _, _ in rows]
         demand(not rest and ids == sorted(set(ids)), "the roster must list different clients in ascending order")
         demand(len(ids) >= self.parameters.config.min_cohort, f"the roster has only {len(ids)} members")
-        for client, key, signature in rows:
-            check_announcement(self.parameters, self._members, client, key, signature)
-        return {client: key for client, key, _ in rows}
+        return {client: (key, signature) for client, key, signature in rows}
 
     def _sealed(self, other: int, group_key: bytes) -> tuple[int, bytes, bytes]:
         nonce = os.urandom(12)
@@ -178,68 +216,133 @@ class PrivateClient:
         self._membership = membership._replace(group_key=group_key, extra=extra)
         return self._reply(Kind.READY)
 
-    def _upload(self, message: Message) -> bytes:
-        """The hidden sketch. There is at most one upload per attempt."""
-        membership, invitation = self._member(), read_invitation(message.body, message.attempt)
+    def _take_part(self, message: Message) -> bytes:
+        """The hidden sketch, or the sealed number of this client. A session asks for each round once."""
+        membership, invitation = self._member(), read_invitation(message.body)
         demand(bool(membership.group_key), "there is no group key yet")
-        self._check(invitation, membership.last)
+        demand(invitation.round > membership.last, "this round was answered before in this session")
+        check_invitation(invitation, self.parameters, self.client, self._peers)
         context = invitation.context(self._session, self._policy)
+        if self.parameters.ask.form != "table":
+            demand(self.parameters.ids_only, "single numbers are not sealed in this run")
+            self._enter_question(invitation)
+            self._membership = membership._replace(last=invitation.round)
+            return self._sealed_levels(invitation, context, self._ranked_value(invitation.round))
         sketch = self._sketch(invitation.round)
         if np.abs(sketch).max() > self.parameters.config.value_limit:
             warnings.warn("a sketch exceeds protection.value_limit and is clipped; raise the limit", stacklevel=2)
-        values = self.parameters.fixed_point.encode(sketch, invitation.share(self.client))
-        self._membership = membership._replace(last=(invitation.round, invitation.attempt), waiting=message.to_bytes())
-        payload = self._secret_sum().hide(values, context, invitation.cohort)
-        return self._reply(Kind.UPLOAD, payload, context, invitation.attempt)
+        share = self.parameters.shares(invitation.cohort)[invitation.cohort.index(self.client)]
+        values = self.parameters.fixed_point.encode(sketch, float(share))
+        self._enter_question(invitation)
+        self._membership = membership._replace(last=invitation.round, waiting=message.body, voting=b"")
+        return self._reply(Kind.UPLOAD, self._secret_sum().hide(values, context, invitation.cohort), context)
 
-    def _check(self, invitation: Invitation, last: tuple[int, int]) -> None:
-        least, cohort = self.parameters.config.min_cohort, invitation.cohort
-        demand((invitation.round, invitation.attempt) > last, "this round and attempt were answered before")
-        demand(invitation.attempt < MAX_ATTEMPTS, f"a round has at most {MAX_ATTEMPTS} attempts")
-        demand(len(cohort) >= least, f"the cohort has only {len(cohort)} members of at least {least}")
-        demand(invitation.largest_share <= MAX_SHARE, "one member counts for more than half")
-        demand(self.client in cohort, "this client is not in the cohort")
-        demand(set(cohort) <= self._peers.keys(), "the cohort has a client that is not in the roster")
+    def _enter_question(self, invitation: Invitation) -> None:
+        cohort = hashlib.sha256(invitation.body()).digest()
+        self.ledger.ask(invitation.round, self._policy, cohort)
 
     def _score(self, message: Message) -> bytes:
         """Delta_n of this client, from its own table and the mean that the total gives. Paper: Eq. (DeltaN)."""
         membership = self._member()
         demand(bool(membership.waiting), "no total is due")
-        asked = parse(membership.waiting)
-        invitation = read_invitation(asked.body, asked.attempt)
+        invitation = read_invitation(membership.waiting)
         context = invitation.context(self._session, self._policy)
-        demand((message.attempt, message.tag) == (invitation.attempt, context[:8]), "the total is of another context")
+        demand(message.tag == context[:8], "the total is of another context")
+        self._membership = membership._replace(waiting=b"")  # so that nobody can try one total after the other
         total = self._secret_sum().read(message.body, context, invitation.cohort)
-        self._membership = membership._replace(waiting=b"")
         mean = self.parameters.fixed_point.decode(total)
         score = relative_metric(mean, self._sketch(invitation.round))
-        return self._reply(Kind.SCORE, self._level(score), context, invitation.attempt)
+        value = self._answered(invitation.round, SCORE, score)
+        if self.parameters.ids_only:
+            return self._sealed_levels(invitation, context, value)
+        demand(value is not None, "epsilon is spent")
+        return self._reply(Kind.SCORE, value or b"", context)
 
-    def scalar(self, value: float) -> bytes:
+    def _answered(self, round_number: int, metric: str, score: float) -> bytes | None:
+        """The level of a score, as it was first sent; None if epsilon is spent."""
+        config = self.parameters.config
+        if not self.ledger.can_spend(config.epsilon, config.total_epsilon, round_number, metric):
+            return None
+        return self.ledger.answer(round_number, metric, lambda: self._level(score))
+
+    def _ranked_value(self, round_number: int) -> bytes | None:
+        """This client's number or ticket; None if it is not finite or epsilon is spent."""
+        if not math.isfinite(self._number):
+            return None
+        try:
+            return self._number_value(round_number, RANKED, self._number, ticket=self.parameters.ask.form == "ticket")
+        except RefusedError:
+            return None
+
+    def _sealed_levels(self, invitation: Invitation, context: bytes, value: bytes | None) -> bytes:
+        """The value of this client, or that it has none, sealed for each other member of the cohort."""
+        value = ABSENT if value is None else b"\1" + value
+        self._membership = self._member()._replace(voting=invitation.body(), value=value)
+        others = [other for other in invitation.cohort if other != self.client]
+        rows = [(other, seal(self._pair_key(other), self.client, context, value)) for other in others]
+        return self._reply(Kind.LEVELS, pack_rows(SEALED_LEVEL, rows), context)
+
+    def _choose(self, message: Message) -> bytes:
+        """The ids of the clients that train, by the values of the whole cohort.
+
+        A ballot that lacks a member is refused: from ballots of its choice the server could learn the whole order.
+        """
+        membership = self._member()
+        demand(bool(membership.voting), "no ballot is due")
+        invitation = read_invitation(membership.voting)
+        context = invitation.context(self._session, self._policy)
+        demand(message.tag == context[:8], "the ballot is of another context")
+        self._membership = membership._replace(voting=b"", value=b"")
+        rows, rest = unpack_rows(SEALED_LEVEL, message.body)
+        listed = [other for other, _ in rows]
+        others = [other for other in invitation.cohort if other != self.client]
+        demand(not rest and listed == others, "the ballot is not that of the whole cohort")
+        values = {other: unseal(self._pair_key(other), other, context, sealed) for other, sealed in rows}
+        values[self.client] = membership.value
+        chosen = rank({n: read_value(value, self.parameters) for n, value in values.items()}, self.parameters)
+        signature = self._identity.sign(signed_choice(context, chosen))
+        return self._reply(Kind.CHOICE, pack_rows(INVITED, ((n,) for n in chosen)) + signature, context)
+
+    def number(self, round_number: int, metric: str, value: float, *, ticket: bool = False) -> bytes:
+        """A single number of a round in a message that the server can read, where the plan releases scores."""
+        demand(not self.parameters.ids_only, "single numbers are sealed in this run")
+        demand(round_number < self.parameters.ask.rounds, f"the plan has only {self.parameters.ask.rounds} rounds")
+        self.ledger.ask(round_number, self._policy)
+        return self._reply(Kind.SCORE, self._number_value(round_number, metric, value, ticket=ticket))
+
+    def _number_value(self, round_number: int, metric: str, value: float, *, ticket: bool) -> bytes:
+        config = self.parameters.config
+        demand(math.isfinite(value), "the number is not finite")
+        can_spend = self.ledger.can_spend(config.epsilon, config.total_epsilon, round_number, metric)
+        demand(can_spend, "epsilon is spent")
+        return self.ledger.answer(round_number, metric, lambda: self._scalar(self._ticket(value) if ticket else value))
+
+    def _scalar(self, value: float) -> bytes:
         """A rounded number, such as a mean return; with `scalar_limit` it is protected like a score."""
         config = self.parameters.config
         if config.scalar_limit is None:
-            return self._reply(Kind.SCORE, struct.pack("<f", rounded(value, config)))
-        return self._reply(Kind.SCORE, self._level(value / config.scalar_limit))
+            return struct.pack("<f", rounded(value, config))
+        return self._level(value / config.scalar_limit)
 
-    def ticket(self, value: float) -> bytes:
+    def _ticket(self, value: float) -> float:
         """A lottery ticket in place of a number: the logarithm of an exponential draw with that rate.
 
         The smallest of many tickets belongs to a client with a probability in proportion to its number. A number that
         is not positive buys the worst ticket.
         """
-        demand(math.isfinite(value), "the number is not finite")
         waiting = -math.log1p(-self._uniform()) or sys.float_info.min
-        return self.scalar(math.log(waiting) - math.log(value) if value > 0 else WORST_TICKET)
+        return math.log(waiting) - math.log(value) if value > 0 else WORST_TICKET
 
     def _level(self, score: float) -> bytes:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)
 
     def _sketch(self, round_number: int) -> Vector:
-        if self._table is None:
-            raise RefusedError("there is no table yet")
-        parameters = self.parameters
-        return count_sketch(self._table, sketch_seed(parameters.run, round_number), parameters.num_slots)
+        """The sketch of the prepared table; the upload and the score need the same."""
+        if self._sketched is None or self._sketched[0] != round_number:
+            parameters = self.parameters
+            seed = sketch_seed(parameters.run, round_number)
+            self._sketched = round_number, count_sketch(self._table, seed, parameters.num_slots)
+        return self._sketched[1]
 
     def _member(self) -> Membership:
         if self._membership is None:
@@ -249,8 +352,10 @@ class PrivateClient:
     def _pair_key(self, other: int) -> bytes:
         """The key shared with one other member, made on first use."""
         if other not in self._pair_keys:
+            key, signature = self._peers[other]
+            check_announcement(self.parameters, self._members, other, key, signature)
             try:
-                agreed = self._secret.exchange(X25519PublicKey.from_public_bytes(self._peers[other]))
+                agreed = self._secret.exchange(X25519PublicKey.from_public_bytes(key))
             except ValueError as error:  # a point of low order
                 raise RefusedError(f"the key of client {other} is void") from error
             self._pair_keys[other] = hmac.digest(b"fedpohcs pair" + self._session, agreed, "sha256")
@@ -267,8 +372,8 @@ class PrivateClient:
                 self._sum = masking.MaskedSum(self.client, num_slots, membership.group_key, self._pair_key)
         return self._sum
 
-    def _reply(self, kind: Kind, body: bytes = b"", context: bytes = bytes(8), attempt: int = 0) -> bytes:
-        return Message(kind, self.client, attempt, context[:8], body).to_bytes()
+    def _reply(self, kind: Kind, body: bytes = b"", context: bytes = bytes(8)) -> bytes:
+        return Message(kind, self.client, context[:8], body).to_bytes()
 
 
 def _new_extra(parameters: Parameters) -> tuple[bytes, bytes]:

@@ -12,6 +12,7 @@ from fedpohcs.privacy.errors import demand
 from fedpohcs.privacy.sketch import Integers
 
 LARGEST = 2**31 - 2**17  # a sum fits into a signed word, with room for the rounding of 2**18 members
+COUNTER = modes.CTR(bytes(16))  # starts at zero, because every key is used once
 LANE_BYTES = 16  # member lane and checksum lane, 8 bytes each
 Bytes = NDArray[np.uint8]
 Cohort = tuple[int, ...]  # ids, ascending
@@ -24,7 +25,7 @@ def derived(key: bytes, label: bytes, context: bytes) -> bytes:
 
 def keystream(key: bytes, label: bytes, context: bytes, length: int) -> Bytes:
     """AES-256-CTR under a key that is derived for this label and context, so that it is used only once."""
-    cipher = Cipher(algorithms.AES(derived(key, label, context)), modes.CTR(bytes(16))).encryptor()
+    cipher = Cipher(algorithms.AES(derived(key, label, context)), COUNTER).encryptor()
     return np.frombuffer(cipher.update(_zeros(length)), np.uint8)
 
 
@@ -62,10 +63,11 @@ class MaskedSum:
         """`pair_key` gives the key that this member shares with another one."""
         self._member, self._num_slots = member, num_slots
         self._group_key, self._pair_key = group_key, pair_key
+        self._lanes: tuple[bytes, Lanes] | None = None  # of the latest context
 
     def hide(self, values: Integers, context: bytes, cohort: Cohort) -> bytes:
         """Slots and lanes under a mask for each other member; the first member adds the group's blind."""
-        lanes = Lanes(self._group_key, context, cohort, self._num_slots)
+        lanes = self._lanes_of(context, cohort)
         words, tail = values.astype(np.uint32), _lane_words(lanes.codes[self._member], lanes.checksum(values))
         for other in cohort:
             if other != self._member:
@@ -84,10 +86,15 @@ class MaskedSum:
         words, tail = _split(np.frombuffer(total, np.uint8), self._num_slots)
         blind_words, blind_tail = self._stream(self._group_key, b"blind", context)
         values = (words - blind_words).view(np.int32).astype(np.int64)
-        lanes = Lanes(self._group_key, context, cohort, self._num_slots)
+        lanes = self._lanes_of(context, cohort)
         expected = _lane_words(sum(lanes.codes.values()), lanes.checksum(values))
         demand(hmac.compare_digest((tail - blind_tail).tobytes(), expected.tobytes()), "the total is not the cohort's")
         return values
+
+    def _lanes_of(self, context: bytes, cohort: Cohort) -> Lanes:
+        if self._lanes is None or self._lanes[0] != context:
+            self._lanes = context, Lanes(self._group_key, context, cohort, self._num_slots)
+        return self._lanes[1]
 
     def _stream(self, key: bytes, label: bytes, context: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
         return _split(keystream(key, label, context, payload_bytes(self._num_slots)), self._num_slots)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from fedpohcs.privacy.errors import RefusedError, demand
 
-VERSION = 1
-HEADER = struct.Struct("<BBHI8s")
+VERSION = 2
+HEADER = struct.Struct("<BBHI8s")  # version, kind, zero, client, tag
 LARGEST_COUNT = 2**16  # most entries of a list; longer lists are refused before memory is allocated
 
 
@@ -25,6 +25,9 @@ class Kind(IntEnum):
     UPLOAD = 8
     TOTAL = 9
     SCORE = 10
+    LEVELS = 11
+    BALLOT = 12
+    CHOICE = 13
 
 
 class Message(NamedTuple):
@@ -32,35 +35,34 @@ class Message(NamedTuple):
 
     kind: Kind
     client: int  # the sender of a message to the server, or the receiver of one from it
-    attempt: int
     tag: bytes  # the first 8 bytes of its context; zeros if there is no context yet
     body: bytes
 
     def to_bytes(self) -> bytes:
-        return HEADER.pack(VERSION, self.kind, self.attempt, self.client, self.tag) + self.body
+        return HEADER.pack(VERSION, self.kind, 0, self.client, self.tag) + self.body
 
 
 def parse(data: bytes) -> Message:
     """The message in `data`."""
     demand(len(data) >= HEADER.size, "the message is too short for a header")
-    version, kind, attempt, client, tag = HEADER.unpack_from(data)
+    version, kind, zero, client, tag = HEADER.unpack_from(data)
     demand(version == VERSION, f"the message has version {version}, not {VERSION}")
-    demand(kind in Kind._value2member_map_, f"the message is of unknown kind {kind}")
-    return Message(Kind(kind), client, attempt, tag, data[HEADER.size :])
+    demand(kind in Kind._value2member_map_ and not zero, f"the message is of unknown kind {kind}")
+    return Message(Kind(kind), client, tag, data[HEADER.size :])
 
 
-def expect(data: bytes, kind: Kind, client: int, tag: bytes = bytes(8), attempt: int = 0) -> bytes:
+def expect(data: bytes, kind: Kind, client: int, tag: bytes = bytes(8)) -> bytes:
     """The body of a message that must be of this kind, party and context."""
     message = parse(data)
-    found, wanted = message[:4], (kind, client, attempt, tag)
+    found, wanted = message[:3], (kind, client, tag)
     demand(found == wanted, f"the message is {_name(found)}, not {_name(wanted)}")
     return message.body
 
 
 def _name(header: Sequence[object]) -> str:
-    kind, client, attempt, tag = header
+    kind, client, tag = header
     assert isinstance(kind, Kind) and isinstance(client, int) and isinstance(tag, bytes)
-    return f"{kind.name} of client {client}, attempt {attempt}, context {tag.hex()}"
+    return f"{kind.name} of client {client}, context {tag.hex()}"
 
 
 def pack_rows(layout: str, rows: Iterable[Sequence[object]]) -> bytes:

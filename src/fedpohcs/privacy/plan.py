@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
+from fedpohcs.core.config import ExperimentConfig, flat_dict, from_dict, to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.reading import LARGEST_SETTINGS, parse_json_object
 from fedpohcs.privacy.errors import RefusedError, demand
@@ -65,18 +65,43 @@ def sign_plan(plan: Plan, operator: Ed25519PrivateKey) -> bytes:
 
 def read_plan(data: bytes, operator: bytes, now: float | None = None) -> Plan:
     """The plan in a text, if the operator with this public key signed it and it has not expired."""
+    signature, text = _parts(data)
+    try:
+        Ed25519PublicKey.from_public_bytes(operator).verify(signature, TITLE + b"\n" + text)
+    except InvalidSignature as error:
+        raise RefusedError("the plan is not signed by the operator") from error
+    plan = _plan(text)
+    demand(plan.expires > (time.time() if now is None else now), "the plan has expired")
+    return plan
+
+
+def server_plan(data: bytes) -> Plan:
+    """The plan in a text, whoever signed it: for the server, which cannot change it and need not trust it."""
+    return _plan(_parts(data)[1])
+
+
+def check_plan(plan: Plan, config: ExperimentConfig, members: Mapping[int, bytes]) -> None:
+    """Refuse a run with other settings or members than its plan. It may end earlier."""
+    there, here = flat_dict(plan.config), flat_dict(config)
+    differing = [
+        f"{key} ({there.get(key)!r} there, {here.get(key)!r} here)" for key in here if there.get(key) != here[key]
+    ]
+    if config.rounds <= plan.config.rounds:
+        differing = [text for text in differing if not text.startswith("rounds (")]
+    demand(not differing, f"the plan has other settings: {', '.join(differing[:5])}")
+    demand(plan.members == members_digest(members), "the plan has another list of members")
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes]:
+    """The signature, and the text that it covers."""
     demand(len(data) <= LARGEST_SETTINGS, f"the plan has {len(data)} bytes, more than {LARGEST_SETTINGS}")
     title, _, rest = data.partition(b"\n")
     label, _, text = rest.partition(b"\n")
     demand(title == TITLE and label.startswith(LABEL), "the plan does not begin with its title and signature")
     try:
-        signature = bytes.fromhex(label.removeprefix(LABEL).decode("ascii"))
-        Ed25519PublicKey.from_public_bytes(operator).verify(signature, TITLE + b"\n" + text)
-    except (InvalidSignature, ValueError) as error:
+        return bytes.fromhex(label.removeprefix(LABEL).decode("ascii")), text
+    except ValueError as error:
         raise RefusedError("the plan is not signed by the operator") from error
-    plan = _plan(text)
-    demand(plan.expires > (time.time() if now is None else now), "the plan has expired")
-    return plan
 
 
 def _plan(text: bytes) -> Plan:

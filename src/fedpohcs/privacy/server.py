@@ -3,54 +3,62 @@
 It uses an `Exchange`, which delivers messages and returns the replies that arrived.
 """
 
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy import masking
-from fedpohcs.privacy.differential import score_of_level
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort
 from fedpohcs.privacy.messages import Kind, Message, expect, pack_rows, unpack, unpack_rows
+from fedpohcs.privacy.sealing import SEALED_LEVEL, read_number, read_score
 from fedpohcs.privacy.terms import (
     ANNOUNCED,
-    MAX_ATTEMPTS,
+    INVITED,
     SEALED_KEY,
     Invitation,
     Parameters,
     check_announcement,
+    quorum,
     session_name,
+    signed_choice,
 )
 
 Exchange = Callable[[dict[int, bytes]], dict[int, bytes]]
 
 
 class Outcome(NamedTuple):
-    """The result of a private selection."""
+    """The result of a private selection: scores of the clients that replied, or the clients that members chose."""
 
-    scores: dict[int, float]  # Delta_n / ||S|| of the clients that replied
-    attempts: int
-    problem: str = ""  # why there are no scores
+    scores: Mapping[int, float] = {}  # Delta_n / ||S||
+    chosen: Cohort | None = None
+    problem: str = ""  # why there is no result
+    lost: Cohort = ()  # clients by which it failed
 
 
 class Gathering:
-    """The server's side of one attempt: collects and adds uploads, then collects scores, each client's only once."""
+    """The server's side of one round: collects each client's replies, each only once, and combines them."""
 
     def __init__(self, parameters: Parameters, invitation: Invitation, context: bytes, public: bytes = b"") -> None:
-        self._parameters, self._invitation, self._tag, self._public = parameters, invitation, context[:8], public
+        self._parameters, self._invitation, self._context = parameters, invitation, context
+        self._tag, self._public = context[:8], public
         self.uploads: dict[int, bytes] = {}
         self.scores: dict[int, float] = {}
+        self.levels: dict[int, dict[int, bytes]] = {}  # sealed, by sender and receiver
+        self.choices: dict[int, Cohort] = {}
 
-    def invitation(self, client: int) -> bytes:
-        attempt = self._invitation.attempt
-        return Message(Kind.INVITATION, client, attempt, bytes(8), self._invitation.body()).to_bytes()
+    def invitations(self) -> dict[int, bytes]:
+        body = self._invitation.body()
+        return {n: Message(Kind.INVITATION, n, bytes(8), body).to_bytes() for n in self._invitation.cohort}
 
     def take_upload(self, client: int, data: bytes) -> None:
-        """Add an upload; refuse one of another client or attempt."""
-        demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
-        demand(client not in self.uploads, f"client {client} has sent its upload already")
-        payload = expect(data, Kind.UPLOAD, client, self._tag, self._invitation.attempt)
+        """Add an upload; refuse one of another client or round."""
+        self._demand_due(client, self.uploads)
+        payload = expect(data, Kind.UPLOAD, client, self._tag)
         if self._parameters.privacy == "he":
             from fedpohcs.privacy.homomorphic import check_upload
 
@@ -60,43 +68,66 @@ class Gathering:
             demand(len(payload) == wanted, f"the upload of client {client} has the wrong length")
         self.uploads[client] = payload
 
-    @property
-    def survivors(self) -> Cohort:
-        return tuple(sorted(self.uploads))
-
-    def total(self) -> bytes:
-        """The sum that only members can read."""
-        demand(self.survivors == self._invitation.cohort, "uploads are missing")
+    def totals(self) -> dict[int, bytes]:
+        """The sum that only members can read, as a message to each of them."""
         uploads = [self.uploads[client] for client in self._invitation.cohort]
         if self._parameters.privacy == "he":
             from fedpohcs.privacy.homomorphic import add_encrypted
 
-            return add_encrypted(uploads, self._public)
-        return masking.add_uploads(uploads, self._parameters.num_slots)
-
-    def total_message(self, client: int, total: bytes) -> bytes:
-        return Message(Kind.TOTAL, client, self._invitation.attempt, self._tag, total).to_bytes()
+            total = add_encrypted(uploads, self._public)
+        else:
+            total = masking.add_uploads(uploads, self._parameters.num_slots)
+        return {n: Message(Kind.TOTAL, n, self._tag, total).to_bytes() for n in self._invitation.cohort}
 
     def take_score(self, client: int, data: bytes) -> None:
-        demand(client in self.uploads and client not in self.scores, f"no score of client {client} is due")
-        body = expect(data, Kind.SCORE, client, self._tag, self._invitation.attempt)
-        self.scores[client] = read_score(body, self._parameters.config)
+        self._demand_due(client, self.scores)
+        self.scores[client] = read_score(expect(data, Kind.SCORE, client, self._tag), self._parameters.config)
 
+    def take_levels(self, client: int, data: bytes) -> None:
+        """Take what a client sealed for each of the others."""
+        self._demand_due(client, self.levels)
+        rows, rest = unpack_rows(SEALED_LEVEL, expect(data, Kind.LEVELS, client, self._tag))
+        others = [other for other in self._invitation.cohort if other != client]
+        demand(not rest and [n for n, _ in rows] == others, f"client {client} has not sealed for all others")
+        self.levels[client] = dict(rows)
 
-def read_score(body: bytes, config: ProtectionConfig) -> float:
-    """The score in the body of a message."""
-    (level,) = unpack("i", body)
-    return score_of_level(level, config)
+    def ballots(self) -> dict[int, bytes]:
+        """To each member, what all others sealed for it."""
+        cohort = self._invitation.cohort
+        bodies = {n: pack_rows(SEALED_LEVEL, ((m, self.levels[m][n]) for m in cohort if m != n)) for n in cohort}
+        return {n: Message(Kind.BALLOT, n, self._tag, body).to_bytes() for n, body in bodies.items()}
+
+    def take_choice(self, client: int, data: bytes, identity: bytes) -> None:
+        """Take the signed list of a member, by its Ed25519 public key."""
+        self._demand_due(client, self.choices)
+        rows, signature = unpack_rows(INVITED, expect(data, Kind.CHOICE, client, self._tag))
+        chosen = tuple(n for (n,) in rows)
+        most, sound = self._parameters.ask.num_selected, chosen == tuple(sorted(set(chosen)))
+        sound &= set(chosen) <= set(self._invitation.cohort) and len(chosen) <= most
+        demand(sound, f"the list of client {client} is no choice of {most} candidates")
+        try:
+            Ed25519PublicKey.from_public_bytes(identity).verify(signature, signed_choice(self._context, chosen))
+        except InvalidSignature as error:
+            raise RefusedError(f"the list of client {client} is not signed by it") from error
+        self.choices[client] = chosen
+
+    def lost(self, replies: Mapping[int, object]) -> Cohort:
+        """The members of the cohort without a reply."""
+        return tuple(client for client in self._invitation.cohort if client not in replies)
+
+    def agreed(self) -> Cohort | None:
+        """The list that two thirds of the cohort have signed; None if there is none."""
+        ((chosen, times),) = Counter(self.choices.values()).most_common(1) or [((), 0)]
+        return chosen if times >= quorum(len(self._invitation.cohort)) else None
+
+    def _demand_due(self, client: int, replies: Mapping[int, object]) -> None:
+        demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
+        demand(client not in replies, f"client {client} has replied already")
 
 
 def read_scalar(data: bytes, client: int, config: ProtectionConfig) -> float:
-    """The number that `PrivateClient.scalar` sent."""
-    body = expect(data, Kind.SCORE, client)
-    if config.scalar_limit is not None:
-        return read_score(body, config) * config.scalar_limit
-    (value,) = unpack("f", body)
-    demand(math.isfinite(value), "the number is not finite")
-    return value
+    """The number that `PrivateClient.number` sent."""
+    return read_number(expect(data, Kind.SCORE, client), config)
 
 
 class PrivateServer:
@@ -104,7 +135,8 @@ class PrivateServer:
 
     def __init__(self, parameters: Parameters, members: Mapping[int, bytes], exchange: Exchange) -> None:
         self.parameters, self._members, self._exchange = parameters, members, exchange
-        self.ready: frozenset[int] = frozenset()
+        self.roster: frozenset[int] = frozenset()  # of the session
+        self.ready: frozenset[int] = frozenset()  # those of them that have all keys
         self._session, self._public = b"", b""
         self.refusals: list[str] = []  # of the latest selection or session, for the log
 
@@ -118,6 +150,7 @@ class PrivateServer:
             roster = pack_rows(ANNOUNCED, rows)
             self._session = session_name(self.parameters, roster)
             members = [client for client, _, _ in rows]
+            self.roster = frozenset(members)
             joined = self._ask(Kind.ROSTER, dict.fromkeys(members, roster))
             leader = members[0]
             if leader in joined and (keys := self._sealed_keys(leader, joined.pop(leader))) is not None:
@@ -128,39 +161,54 @@ class PrivateServer:
             wanted = set(members) - {leader}  # the first member failed: the next one leads
         raise RefusedError(f"fewer than {self.parameters.config.min_cohort} clients joined")
 
-    def select(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> Outcome:
-        """Scores of the clients in `weights`, in as many attempts as are needed and allowed."""
+    def cohort(self, round_number: int) -> Cohort:
+        """The candidates of a round that are in the session."""
+        return self.parameters.cohort(round_number, self.roster)
+
+    def select(self, round_number: int, policy: bytes, cohort: Cohort) -> Outcome:
+        """Choose among the cohort. A client that is lost ends it: there is one sum per round."""
         self.refusals = []
-        survivors = self._invited(weights)
-        for attempt in range(MAX_ATTEMPTS):
-            if len(survivors) < self.parameters.config.min_cohort:
-                return Outcome({}, attempt, f"only {len(survivors)} of {len(weights)} candidates are left")
-            gathering = self._gathering(round_number, attempt, policy, weights, survivors)
-            self._collect({c: gathering.invitation(c) for c in survivors}, gathering.take_upload)
-            if gathering.survivors == survivors:
-                total = gathering.total()
-                messages = {client: gathering.total_message(client, total) for client in survivors}
-                self._collect(messages, gathering.take_score)
-                problem = "" if gathering.scores else "every candidate refused the total"
-                return Outcome(gathering.scores, attempt + 1, problem)
-            survivors = gathering.survivors
-        return Outcome({}, MAX_ATTEMPTS, f"candidates were lost in each of {MAX_ATTEMPTS} attempts")
+        if problem := self._too_few(cohort):
+            return Outcome(problem=problem)
+        gathering = self._gathering(round_number, policy, cohort)
+        if self.parameters.ask.form == "table":
+            self._collect(gathering.invitations(), gathering.take_upload)
+            if lost := gathering.lost(gathering.uploads):
+                return Outcome(problem=f"lost before the sum: {_named(lost)}", lost=lost)
+            if not self.parameters.ids_only:
+                self._collect(gathering.totals(), gathering.take_score)
+                return Outcome(
+                    gathering.scores, problem="" if gathering.scores else "every candidate refused the total"
+                )
+            self._collect(gathering.totals(), gathering.take_levels)
+        else:
+            self._collect(gathering.invitations(), gathering.take_levels)
+        return self._vote(gathering, cohort)
 
-    def first_invitations(self, round_number: int, policy: bytes, weights: Mapping[int, float]) -> dict[int, bytes]:
+    def _vote(self, gathering: Gathering, cohort: Cohort) -> Outcome:
+        lost = gathering.lost(gathering.levels)
+        if len(lost) == len(cohort):
+            return Outcome(problem="every candidate refused the total")
+        if lost:
+            return Outcome(problem=f"lost before the choice: {_named(lost)}", lost=lost)
+        take = gathering.take_choice
+        self._collect(gathering.ballots(), lambda client, data: take(client, data, self._members[client]))
+        chosen = gathering.agreed()
+        return Outcome(chosen=chosen) if chosen else Outcome(problem="too few candidates agree on a choice")
+
+    def first_invitations(self, round_number: int, policy: bytes, cohort: Cohort) -> dict[int, bytes]:
         """The first messages of `select`, byte by byte, so that they can be sent with an earlier message."""
-        invited = self._invited(weights)
-        if len(invited) < self.parameters.config.min_cohort:
-            return {}
-        gathering = self._gathering(round_number, 0, policy, weights, invited)
-        return {client: gathering.invitation(client) for client in invited}
+        return {} if self._too_few(cohort) else self._gathering(round_number, policy, cohort).invitations()
 
-    def _invited(self, weights: Mapping[int, float]) -> Cohort:
-        return tuple(client for client in sorted(weights) if client in self.ready)
+    def _too_few(self, cohort: Cohort) -> str:
+        least = self.parameters.least_cohort
+        outside = [client for client in cohort if client not in self.ready]
+        if len(cohort) < least:
+            return f"only {len(cohort)} candidates of at least {least} are in the session"
+        return f"without keys: {_named(outside)}" if outside else ""
 
-    def _gathering(
-        self, round_number: int, attempt: int, policy: bytes, weights: Mapping[int, float], cohort: Cohort
-    ) -> Gathering:
-        invitation = Invitation(round_number, attempt, tuple((client, float(weights[client])) for client in cohort))
+    def _gathering(self, round_number: int, policy: bytes, cohort: Cohort) -> Gathering:
+        invitation = Invitation(round_number, cohort)
         return Gathering(self.parameters, invitation, invitation.context(self._session, policy), self._public)
 
     def _collect(self, messages: dict[int, bytes], take: Callable[[int, bytes], None]) -> None:
@@ -172,7 +220,7 @@ class PrivateServer:
                 self.refusals.append(str(refusal))
 
     def _ask(self, kind: Kind, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
-        return self._exchange({c: Message(kind, c, 0, bytes(8), body).to_bytes() for c, body in bodies.items()})
+        return self._exchange({c: Message(kind, c, bytes(8), body).to_bytes() for c, body in bodies.items()})
 
     def _announcements(self, clients: Iterable[int]) -> list[tuple[int, bytes, bytes]]:
         rows = []
@@ -203,3 +251,7 @@ class PrivateServer:
             return expect(replies.get(client, b""), Kind.READY, client) == b""
         except RefusedError:
             return False
+
+
+def _named(clients: Iterable[int]) -> str:
+    return "client " + ", ".join(str(client) for client in clients)

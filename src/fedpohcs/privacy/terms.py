@@ -3,27 +3,45 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedpohcs.core.config import ExperimentConfig, ProtectionConfig
+from fedpohcs.metrics.base import find_metric, hidden_as
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort
 from fedpohcs.privacy.messages import pack_rows, unpack_rows
 from fedpohcs.privacy.sketch import FixedPoint
+from fedpohcs.server.candidates import client_weight, draw_candidates
+from fedpohcs.server.selection.base import Selector, asks_every_candidate
+from fedpohcs.server.selection.checks import make_selector
 
-MAX_ATTEMPTS = 3
-MAX_WEIGHT = 1e9  # largest weight, so that sums stay finite
-RESERVED_WORDS = 16  # of `num_words`: lanes, two headers and the score, so that all of an upload fits
+RESERVED_WORDS = 16  # of `num_words`: lanes, headers and a score, so that all of an upload fits
 SEALED_KEY = "I12s48s"  # for whom, nonce, ciphertext of 32 bytes and its tag
 ANNOUNCED = "I32s64s"  # who, X25519 key, Ed25519 signature
-INVITED = "Id"  # who, q_n
+INVITED = "I"  # who
+LEAST_SHARE, LARGEST_SHARE = 0.5, 1.5  # of one member in the mean, in multiples of an equal share
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a run asks of its candidates, according to its plan."""
+
+    rounds: int = 1
+    seed: int = 0
+    num_candidates: int = 1
+    num_selected: int = 1
+    weights: tuple[float, ...] = ()  # q_n of every client
+    form: Literal["table", "number", "ticket", ""] = "table"  # of the metric by which candidates are ranked
+    prefers: Literal["high", "low", ""] = "high"  # values of which the K candidates have; "": the server decides
+    drawn: bool = True  # cohorts are the candidates that the seed draws; otherwise those that the server invites
 
 
 @dataclass(frozen=True)
@@ -33,10 +51,21 @@ class Parameters:
     privacy: str  # "masked" or "he"
     run: bytes  # 32 bytes that name the run
     config: ProtectionConfig
+    ask: Ask
 
     @property
     def num_slots(self) -> int:
         return self.config.num_words - RESERVED_WORDS
+
+    @property
+    def ids_only(self) -> bool:
+        """Whether members choose, so that the server learns ids alone."""
+        return self.config.release == "ids"
+
+    @property
+    def least_cohort(self) -> int:
+        """Least size of a cohort. A server that leaves out more candidates gets no answer."""
+        return max(self.config.min_cohort, quorum(self.ask.num_candidates) if self.ask.drawn else 0)
 
     @property
     def fixed_point(self) -> FixedPoint:
@@ -49,54 +78,87 @@ class Parameters:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of all parameters."""
-        settings = json.dumps([self.privacy, asdict(self.config)], sort_keys=True, separators=(",", ":"))
+        values = [self.privacy, asdict(self.config), asdict(self.ask)]
+        settings = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(self.run + settings.encode()).digest()
 
+    def cohort(self, round_number: int, roster: Collection[int]) -> Cohort:
+        """The candidates of a round that are in the session. Nobody chooses them: the plan's seed draws them."""
+        ask = self.ask
+        drawn = draw_candidates(len(ask.weights), ask.num_candidates, ask.seed, round_number)
+        return tuple(client for client in drawn.tolist() if client in roster)
 
-def run_parameters(config: ExperimentConfig) -> Parameters:
-    """The parameters of a run; equal configs give equal parameters."""
-    run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
-    return Parameters(config.privacy, run, config.protection)
+    def shares(self, cohort: Cohort) -> np.ndarray:
+        """q_n of the cohort, scaled so that they sum to 1."""
+        weights = np.array([self.ask.weights[client] for client in cohort])
+        return weights / weights.sum()
+
+
+def quorum(number: int) -> int:
+    """Two thirds of a number, rounded up: any two such groups have an honest member in common."""
+    return -(-2 * number // 3)
+
+
+def run_parameters(config: ExperimentConfig, run: bytes | None = None) -> Parameters:
+    """The parameters of a run. Without a plan, which names it, equal configs give equal parameters."""
+    if run is None:
+        run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
+    return Parameters(config.privacy, run, config.protection, _ask(config, make_selector(config.selector)))
+
+
+def _ask(config: ExperimentConfig, selector: Selector) -> Ask:
+    federation = config.federation
+    tables = hidden_as(selector.requires, "table")
+    forms = ["table"] if tables else [find_metric(name).hide or "" for name in sorted(selector.requires)]
+    return Ask(
+        config.rounds,
+        config.seed,
+        federation.num_candidates,
+        federation.num_selected,
+        tuple(client_weight(federation).tolist()),
+        forms[0] if forms else "",  # pyright: ignore[reportArgumentType]
+        selector.prefers or "",
+        asks_every_candidate(selector),
+    )
 
 
 class Invitation(NamedTuple):
-    """The cohort of one attempt of one round, and the weights of its members."""
+    """The cohort of one round."""
 
     round: int
-    attempt: int
-    weights: tuple[tuple[int, float], ...]  # (id, q_n), ascending ids
-
-    @property
-    def cohort(self) -> Cohort:
-        return tuple(client for client, _ in self.weights)
-
-    def share(self, client: int) -> float:
-        """q_n of the client, scaled so that those of the cohort sum to 1."""
-        return dict(self.weights)[client] / math.fsum(weight for _, weight in self.weights)
-
-    @property
-    def largest_share(self) -> float:
-        """The largest share of a member of the cohort."""
-        heaviest, _ = max(self.weights, key=lambda row: row[1])
-        return self.share(heaviest)
+    cohort: Cohort  # ascending ids
 
     def body(self) -> bytes:
-        return self.round.to_bytes(4, "little") + pack_rows(INVITED, self.weights)
+        return self.round.to_bytes(4, "little") + pack_rows(INVITED, ((client,) for client in self.cohort))
 
     def context(self, session: bytes, policy: bytes) -> bytes:
-        """The name of this attempt: every mask is made for one context and no other."""
-        return hashlib.sha256(session + policy + self.attempt.to_bytes(2, "little") + self.body()).digest()
+        """The name of this round in a session: every mask is made for one context and no other."""
+        return hashlib.sha256(session + policy + self.body()).digest()
 
 
-def read_invitation(body: bytes, attempt: int) -> Invitation:
+def read_invitation(body: bytes) -> Invitation:
     """The invitation in the body of a message."""
     demand(len(body) >= 4, "the invitation is too short")
-    weights, rest = unpack_rows(INVITED, body[4:])
-    ids = [client for client, _ in weights]
-    demand(not rest and ids == sorted(set(ids)), "the invitation must list different clients in ascending order")
-    sound = all(0 < weight <= MAX_WEIGHT for _, weight in weights)
-    demand(sound, f"the invitation has a weight that is not above 0 and at most {MAX_WEIGHT:g}")
-    return Invitation(int.from_bytes(body[:4], "little"), attempt, tuple(weights))
+    rows, rest = unpack_rows(INVITED, body[4:])
+    ids = tuple(client for (client,) in rows)
+    ascending = not rest and ids == tuple(sorted(set(ids)))
+    demand(ascending, "the invitation must list different clients in ascending order")
+    return Invitation(int.from_bytes(body[:4], "little"), ids)
+
+
+def check_invitation(invitation: Invitation, parameters: Parameters, client: int, roster: Collection[int]) -> None:
+    """Refuse a cohort that is not the plan's, or in which this client's table would not be hidden."""
+    cohort, ask, least = invitation.cohort, parameters.ask, parameters.least_cohort
+    demand(invitation.round < ask.rounds, f"the plan has only {ask.rounds} rounds")
+    demand(set(cohort) <= set(roster), "the cohort has a client that is not in the roster")
+    demand(client in cohort, "this client is not in the cohort")
+    demand(len(cohort) >= least, f"the cohort has only {len(cohort)} members of at least {least}")
+    drawn = not ask.drawn or cohort == parameters.cohort(invitation.round, roster)
+    demand(drawn, "the cohort is not the one that the plan draws")
+    shares = len(cohort) * parameters.shares(cohort)
+    even = shares.min() >= LEAST_SHARE and shares.max() <= LARGEST_SHARE
+    # Then the variance of these multiples is at most 1/4, so that the mean hides as much as .8 |C| equal members do.
+    demand(even, "one member counts for much more or much less than the others")
 
 
 def session_name(parameters: Parameters, roster: bytes) -> bytes:
@@ -118,3 +180,17 @@ def check_announcement(
         Ed25519PublicKey.from_public_bytes(members[client]).verify(signature, announcement(parameters, client, key))
     except InvalidSignature as error:
         raise RefusedError(f"the key of client {client} is not signed by it") from error
+
+
+def signed_choice(context: bytes, chosen: Cohort) -> bytes:
+    """The bytes that a member signs to say which clients train."""
+    return b"fedpohcs choice" + context + pack_rows(INVITED, ((client,) for client in chosen))
+
+
+def rank(values: Mapping[int, float | None], parameters: Parameters) -> Cohort:
+    """The K clients that train, ascending: those with the best values; the lower id wins a tie; None is no value."""
+    ask = parameters.ask
+    sign = -1.0 if ask.prefers == "high" else 1.0
+    logarithm = {n: math.log(ask.weights[n]) if ask.form == "ticket" else 0.0 for n in values}
+    order = sorted((sign * (value - logarithm[n]), n) for n, value in values.items() if value is not None)
+    return tuple(sorted(n for _, n in order[: ask.num_selected]))

@@ -21,6 +21,7 @@ from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
+from fedpohcs.server.candidates import client_weight
 from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
@@ -372,12 +373,14 @@ def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
     about = ATTACKS[str(kind)].about
     rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
     scores = any(find_metric(name).prefers for name in requires) or (tables and config.privacy != "none")
+    scores = scores and (config.privacy == "none" or config.protection.release == "scores")
     require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
     rule = f"is for attacks on updates: when clients send {about}s, none is selected yet"
     everyone = config.attack.clients != "one-selected"
     require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
 
 
+WEIGHT_RATIO = 1.5  # of the largest q_n to the smallest; then any cohort passes `privacy.terms.check_invitation`
 PRIVACY_PACKAGES = {"masked": ("privacy", ("cryptography",)), "he": ("he", ("cryptography", "tenseal"))}
 
 
@@ -400,16 +403,39 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
         f"remembers numbers, but with privacy {config.privacy!r} clients send a ticket that is drawn anew every round"
     )
     require(not remembers, "selector", config.selector, rule)
-    if not tables:
+    if tables:
+        _check_hidden_table(config, selector, tables)
+    if selector.requires and protection.release == "ids":
+        _check_ids_only(config, selector)
+    if not tables and (protection.release == "scores" or not selector.requires):
         return
+    drawn = asks_every_candidate(selector)
+    asked, name = (federation.num_candidates, "candidates") if drawn else (federation.num_selected, "selected")
+    least = protection.min_cohort
+    rule = f"must be at least protection.min_cohort (={least}) with privacy {config.privacy!r}"
+    require(asked >= least, f"federation.num_{name}", asked, rule, "Ask more, or lower min_cohort to 3 at least.")
+    weights = client_weight(federation)
+    rule = f"must not differ by more than a factor of {WEIGHT_RATIO} with privacy {config.privacy!r}"
+    even = weights.max() <= WEIGHT_RATIO * weights.min()
+    remedy = "A mean in which one client counts for much reveals its table."
+    require(even, "federation.client_weights", federation.client_weights, rule, remedy)
+
+
+def _check_hidden_table(config: ExperimentConfig, selector: Selector, tables: list[str]) -> None:
     rule = f"reads {len(tables)} tables, {' and '.join(tables)}, of which privacy {config.privacy!r} can hide one"
     require(len(tables) == 1, "selector", config.selector, rule)
     if not selector.private:
         able = sorted(name for name in SELECTORS if make_selector(name).private)
         rule = f"needs the tables themselves, which privacy {config.privacy!r} keeps on the clients"
         require(False, "selector", config.selector, rule, f"Use {' or '.join(able)}.")
-    one_phase = config.selector == "fedpohcs-one-phase"
-    asked = federation.num_selected if one_phase else federation.num_candidates
-    least, name = protection.min_cohort, "num_selected" if one_phase else "num_candidates"
-    rule = f"must be at least protection.min_cohort (={least}) with privacy {config.privacy!r}"
-    require(asked >= least, f"federation.{name}", asked, rule, "Ask more, or lower min_cohort to 3 at least.")
+
+
+def _check_ids_only(config: ExperimentConfig, selector: Selector) -> None:
+    """Refuse what needs scores where the server learns the ids of the chosen clients alone."""
+    remedy = "To let the server learn a score of every candidate: --protection.release scores"
+    alone = selector.prefers is not None and len(selector.requires) == 1 and asks_every_candidate(selector)
+    rule = "needs the values of its metrics, and with protection.release 'ids' the server learns none"
+    require(alone, "selector", config.selector, rule, remedy)
+    most = config.defence.max_selections
+    rule = "cannot hold with protection.release 'ids': candidates choose among all of them"
+    require(most is None, "defence.max_selections", most, rule, remedy)

@@ -22,6 +22,7 @@ from fedpohcs.core.types import (
 )
 from fedpohcs.metrics.packing import num_bytes
 from fedpohcs.server.aggregation import aggregate
+from fedpohcs.server.candidates import client_weight, draw_candidates
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
 from fedpohcs.server.optimisers.checks import arrays_to_send
@@ -146,21 +147,15 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
     """Sample the candidates of a round. They depend on the seed only, so every selector gets the same candidates."""
     n = federation.num_clients
     d, k = (n, n) if selector.everyone else (federation.num_candidates, federation.num_selected)
-    sampled = host_generator(seed, Purpose.CANDIDATES, round_number).choice(n, d, replace=False)
+    candidates = draw_candidates(n, d, seed, round_number)
     generator = host_generator(seed, Purpose.SELECTION, round_number)
-    return Question(np.sort(sampled), k, n, client_weight(federation), generator, federation.compared_pairs)
+    return Question(candidates, k, n, client_weight(federation), generator, federation.compared_pairs)
 
 
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
     """The question without candidates that were asked and did not reply."""
     silent = np.setdiff1d(asked, metrics.client)
     return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
-
-
-def client_weight(federation: FederationConfig) -> Vector:
-    """q_n of every client, summing to one."""
-    weight = np.asarray(federation.client_weights or np.ones(federation.num_clients), float)
-    return weight / weight.sum()
 
 
 def update_weight(

@@ -1,7 +1,7 @@
 """The interface of selectors, and functions that most selectors share."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ class Selector(NamedTuple):
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
     private: bool = False  # it needs Delta_n only, so it works with private selection
+    prefers: Literal["high", "low"] | None = None
+    """It takes the K candidates with the highest or lowest value of its one metric, so that candidates can choose
+    themselves in private selection. None: it needs the values."""
     observe: Callable[[Any, ClientUpdates, Params], Any] | None = None  # (state, updates, previous policy) -> state
     optimiser: str = "identity"  # the server optimiser that goes with it, unless the config names another
     name: str = ""  # under which it is registered; `make_selector` fills it in
@@ -80,11 +83,23 @@ def choose_at_random(question: Question, clients: ClientIds) -> ClientIds:
     return np.sort(question.generator.choice(np.sort(clients), size, replace=False))
 
 
-def by_score(name: str, requires: str, scores: Scores, *, private: bool = False) -> Selector:
-    """A stateless selector: the K candidates with the largest `scores[name]`."""
+def by_score(
+    name: str,
+    requires: str,
+    scores: Scores,
+    *,
+    private: bool = False,
+    prefers: Literal["high", "low"] | None = None,
+) -> Selector:
+    """A stateless selector: the K candidates with the largest `scores[name]`.
+
+    `prefers` says which values of the metric these are, if that alone decides.
+    """
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
+        if metrics.chosen is not None:
+            return Selection(metrics.chosen), state
         values = scores(question, metrics)
         return Selection(choose(question, metrics.client, values[name]), values), state
 
-    return Selector(select, requires=frozenset({requires}), private=private)
+    return Selector(select, requires=frozenset({requires}), private=private, prefers=prefers)

@@ -6,7 +6,7 @@ from fedpohcs.server.selection.base import Question, Selector, by_score
 
 def fedpohcs() -> Selector:
     """The paper's rule: the K candidates with the largest Delta_n. Paper: Alg. 3."""
-    return by_score("selection_metric", "weighted_advantage", table_scores, private=True)
+    return by_score("selection_metric", "weighted_advantage", table_scores, private=True, prefers="high")
 
 
 def table_scores(question: Question, metrics: CandidateMetrics) -> dict[str, Vector]:

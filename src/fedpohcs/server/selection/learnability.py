@@ -10,5 +10,8 @@ from fedpohcs.server.selection.base import Selector, by_score
 def learnability() -> Selector:
     """The K candidates with the largest variance of the return over episodes (Tzannetos et al., 2023)."""
     return by_score(
-        "learnability", "return_std", lambda question, metrics: {"learnability": metrics.column("return_std") ** 2}
+        "learnability",
+        "return_std",
+        lambda question, metrics: {"learnability": metrics.column("return_std") ** 2},
+        prefers="high",
     )

@@ -11,12 +11,14 @@ RETURN = "mean_return"
 
 def power_of_choice() -> Selector:
     """The K candidates with the lowest return (Cho et al., 2022)."""
-    return by_score("loss", RETURN, lambda question, metrics: {"loss": -metrics.column(RETURN)})
+    return by_score("loss", RETURN, lambda question, metrics: {"loss": -metrics.column(RETURN)}, prefers="low")
 
 
 def cpow_d() -> Selector:
     """The K candidates with the lowest return in a single episode, which is cheap to play (Cho et al., 2022)."""
-    return by_score("loss", "episode_return", lambda question, metrics: {"loss": -metrics.column("episode_return")})
+    return by_score(
+        "loss", "episode_return", lambda question, metrics: {"loss": -metrics.column("episode_return")}, prefers="low"
+    )
 
 
 def rpow_d() -> Selector:

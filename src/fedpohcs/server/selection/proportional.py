@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
-from fedpohcs.server.selection.base import Question, Selector, top_k
+from fedpohcs.server.selection.base import Question, Selector, choose
 from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
 from fedpohcs.server.selection.memory import Known, ask_who_is_not_up_to_date, remember
 from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
@@ -35,12 +35,14 @@ def gradient_sampling() -> Selector:
     """K candidates drawn in proportion to the norm of the gradient of their return, one number each, and momentum."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
+        if metrics.chosen is not None:
+            return Selection(metrics.chosen, weight=np.ones(len(metrics.chosen))), state
         numbers = {GRADIENT: metrics.column(GRADIENT)}
         if metrics.private:
             return first_tickets(question, metrics.client, numbers), state
         return sample(question, metrics.client, GRADIENT, numbers), state
 
-    return Selector(select, requires=frozenset({GRADIENT}), optimiser=OPTIMISER)
+    return Selector(select, requires=frozenset({GRADIENT}), optimiser=OPTIMISER, prefers="low")
 
 
 def gradient_sampling_one_phase() -> Selector:
@@ -75,5 +77,5 @@ def first_tickets(question: Question, clients: ClientIds, tickets: dict[str, Vec
     A ticket is the logarithm of a waiting time, so that q_n is subtracted as a logarithm. All updates count alike.
     """
     waiting = tickets[GRADIENT] - np.log(question.weight[clients])
-    chosen = top_k(clients, -waiting, question.num_selected)
+    chosen = choose(question, clients, -waiting)
     return Selection(chosen, tickets, weight=np.ones(len(chosen)))
