@@ -43,9 +43,7 @@ def test_one_seed_names_the_order_and_claims_nothing(compared: Callable[..., Sum
     text = " ".join(found.sentences)
     assert found.best == "fedpohcs"
     assert "fedpohcs ends highest, with a mean return of 13.0 over rounds 11-20 (1 seed)." in text
-    assert (
-        "That is 3.00 above fedavg (the second), on one seed. One seed cannot show which of the two is better" in text
-    )
+    assert "That is 3.00 above fedavg (the second), on one seed. One seed cannot show which scheme is better" in text
     assert "p =" not in text and "[" not in text
 
 

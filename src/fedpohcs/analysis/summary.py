@@ -41,7 +41,17 @@ def summarise_level(groups: Sequence[Group], thresholds: Sequence[float] | None 
     sentences = [*_state(groups, scope.last_round)]
     if scope.last_round and np.isfinite(best.interval.estimate):
         sentences += [*_lead(ranked), *_speed(groups, scope.thresholds, scope.last_round), *_weakest(ranked)]
-    return Summary(best.group.label, best.best_seed, tuple(dict.fromkeys(sentences)))  # a verdict is said once
+    return Summary(best.group.label, best.best_seed, _each_once(sentences))
+
+
+def _each_once(sentences: Sequence[str]) -> tuple[str, ...]:
+    """Sentences without repetition: a verdict on several comparisons comes after the last of them.
+
+    Example:
+        >>> _each_once(["A leads B.", "Hardly sure.", "A leads C.", "Hardly sure."])
+        ('A leads B.', 'A leads C.', 'Hardly sure.')
+    """
+    return tuple(reversed(dict.fromkeys(reversed(sentences))))
 
 
 def summary_lines(groups: Sequence[Group]) -> Iterator[str]:
@@ -115,7 +125,7 @@ def _compare(best: _Final, other: _Final, role: str) -> Iterator[str]:
     interval, p_value = mean_interval(differences), sign_flip_test(differences)
     if len(shared) == 1:
         yield f"That is {_show(interval.estimate)} above {named}, on one seed."
-        yield "One seed cannot show which of the two is better: another seed may reverse the order."
+        yield "One seed cannot show which scheme is better: another seed may reverse the order."
         return
     yield (
         f"Paired by seed, that is {_show_interval(interval)} above {named}: ahead in {(differences > 0).sum()} of "
