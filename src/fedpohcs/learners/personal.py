@@ -114,23 +114,23 @@ class Personal(Learner):
         kept = jax.tree.map(lambda x, keep: x if keep else jnp.zeros(0, x.dtype), params, keeps(params, self.kept))
         return result._replace(now=Progress(params, Own(filters, kept, jnp.ones((), bool)), memory))
 
-    def observe(self, filters: Own, trajectory: Trajectory, weight: float = 1.0) -> Own:
+    def observe(self, filters: Any, trajectory: Trajectory, weight: float = 1.0) -> Any:
         """The filters, updated with the steps of a trajectory."""
         return filters._replace(filters=self.inner.observe(filters.filters, trajectory, weight))
 
-    def filtered(self, filters: Own, observation: AnyArray) -> AnyArray:
+    def filtered(self, filters: Any, observation: AnyArray) -> AnyArray:
         """Filtered observations."""
         return self.inner.filtered(filters.filters, observation)
 
-    def filtered_reward(self, filters: Own, reward: AnyArray) -> AnyArray:
+    def filtered_reward(self, filters: Any, reward: AnyArray) -> AnyArray:
         """Filtered rewards."""
         return self.inner.filtered_reward(filters.filters, reward)
 
-    def reward_scale(self, filters: Own) -> AnyArray:
+    def reward_scale(self, filters: Any) -> AnyArray:
         """As the learner's."""
         return self.inner.reward_scale(filters.filters)
 
-    def stored_filters(self, filters: Own) -> dict[str, np.ndarray]:
+    def stored_filters(self, filters: Any) -> dict[str, np.ndarray]:
         """The filters of all clients; their weights are in checkpoints alone."""
         return self.inner.stored_filters(filters.filters)
 
