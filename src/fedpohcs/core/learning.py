@@ -24,6 +24,9 @@ class LearningConfig:
     standardises_advantages: ClassVar[bool] = False
     """Whether the learner follows the gradient of standardised advantages. The metric `gradient_scale` turns that
     into the gradient of the mean return."""
+    exportable: ClassVar[bool] = False
+    """Whether the policy acts by tanh layers as `fedpohcs.runs.policy` does: draws from a normal distribution or by its
+    logits, or epsilon-greedily with `epsilon` in `acting`. Other policies are not exported."""
 
     kind: str = ""
     """The local learning algorithm; see `fedpohcs list`. Each kind has settings of its own."""
@@ -95,6 +98,7 @@ class ActorCriticConfig(LearningConfig):
     """Settings of all learners with a policy and a critic that learn on-policy."""
 
     standardises_advantages: ClassVar[bool] = True
+    exportable: ClassVar[bool] = True
 
     batch_size: int = 128
     """Steps in a minibatch."""
@@ -278,6 +282,7 @@ class DQNConfig(LearningConfig):
     """DQN (Mnih et al., 2015), double by default (van Hasselt et al., 2016); discrete actions."""
 
     algorithm: ClassVar[str] = "fedpohcs.learners.dqn:DQN"
+    exportable: ClassVar[bool] = True
 
     kind: str = "dqn"
     local_iterations: int = 4
