@@ -73,6 +73,7 @@ def _commands() -> dict[str, Any]:
             "app": _with_preset(flower.AppOptions),
             "server": ServerOptions,
             "node": NodeOptions,
+            "export": flower.ExportOptions,
             "identity": flower.IdentityOptions,
             "members": {"add": flower.AddOptions, "remove": flower.MemberOptions, "list": flower.ListOptions},
             "keys": flower.KeysOptions,

@@ -3,11 +3,13 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedpohcs.core.errors import UserError
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 EXIT_NOT_GUARDED = 77
 NOT_GUARDED = (
     "worker processes could not start. They import this script, which must not train when it is imported. Put what it "
@@ -51,14 +53,35 @@ def interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # it is started with the first process, and then lets signals in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        with _deferred():  # the system gives a signal that this thread blocks to another one
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _deferred() -> Iterator[None]:
+    """Handle signals that stop a program after the block."""
+    if threading.current_thread() is not threading.main_thread():  # no other handles signals
+        yield
+        return
+    held: list[int] = []
+    before = {number: signal.signal(number, lambda number, frame: held.append(number)) for number in STOPPING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def let_interrupts_in() -> None:
     """Accept the signals that `interrupts_blocked` held back."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
