@@ -4,8 +4,9 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from PIL import Image
 
 from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
-from fedpohcs.core.learning import PPOConfig
+from fedpohcs.core.learning import LearningConfig, PPOConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import LEARNERS
 from fedpohcs.core.trajectory import Episode
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.execution import make_executor
@@ -122,11 +124,46 @@ def test_a_device_that_never_trained_rescales_by_all_observations_of_all_clients
     np.testing.assert_allclose(policy.rescale(OBSERVATIONS), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_filtered_policy_without_its_filters_warns_and_acts(cars: InProcessExecutor, tmp_path: Path) -> None:
-    export_policy(store(tmp_path / "run", cars, filters=False), tmp_path / "policy.npz")
-    with pytest.warns(UserWarning, match="no filters"):
-        policy = load_policy(tmp_path / "policy.npz")
-    assert policy.act(OBSERVATIONS).shape == (50, 1)
+def test_a_filtered_policy_without_its_filters_is_neither_exported_nor_loaded(
+    cars: InProcessExecutor, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = store(tmp_path / "run", cars, filters=False)
+    for name in ("policy.npz", "policy.onnx"):
+        assert main(["export", str(bare), str(tmp_path / name)]) == 2
+        assert "has no observation filters, its clients keep them. On a device" in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+    export_policy(run, tmp_path / "whole.npz")
+    kept = {name: array for name, array in read_arrays(tmp_path / "whole.npz").items() if "filters" not in name}
+    np.savez(tmp_path / "older.npz", **kept)
+    with pytest.raises(ValueError, match="no filters are stored with it"):
+        load_policy(tmp_path / "older.npz")
+
+
+@pytest.mark.parametrize("change", [{"network": "own_network:make"}, {"kind": "own"}])
+def test_policies_of_own_networks_and_learners_are_refused_in_one_line(
+    change: dict[str, str], cars: InProcessExecutor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, known = store(tmp_path / "run", cars), LEARNERS.get("own")
+    assert known is None
+    LEARNERS["own"] = OwnConfig
+    try:
+        config = json.loads((run / "config.json").read_text())
+        config["learner"] = {"kind": "own"} if "kind" in change else config["learner"] | change
+        (run / "config.json").write_text(json.dumps(config))
+        for name in ("policy.npz", "policy.onnx"):
+            assert main(["export", str(run), str(tmp_path / name)]) == 2
+            assert re.fullmatch(
+                r"fedpohcs: learner\.\w+ \(=.*\) cannot be exported or played: .*\n", capsys.readouterr().err
+            )
+            assert not (tmp_path / name).exists()
+    finally:
+        del LEARNERS["own"]
+
+
+@dataclass(frozen=True)
+class OwnConfig(LearningConfig):
+    algorithm: ClassVar[str] = "own:Learner"
+    kind: str = "own"
 
 
 def test_discrete_policy_needs_no_filters_and_draws_by_its_probabilities(tabular_run: Path, tmp_path: Path) -> None:
@@ -146,13 +183,14 @@ def test_the_loader_is_one_file_that_imports_numpy_and_nothing_else(run: Path, t
     (tmp_path / "copied.py").write_text(Path(fedpohcs.runs.policy.__file__).read_text())
     code = (
         "import sys; from copied import load_policy; print(load_policy('policy.npz').act([-0.5, 0.0], client=1)[0]);"
-        "print([m for m in ('jax', 'scipy', 'fedpohcs') if m in sys.modules])"
+        "print([m for m in ('jax', 'scipy', 'fedpohcs') if m in sys.modules]);"
+        "from fedpohcs.runs.policy import load_policy; print([m for m in ('jax', 'scipy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    action, heavy = done.stdout.splitlines()
+    action, *heavy = done.stdout.splitlines()
     expected = load_policy(tmp_path / "policy.npz").act([-0.5, 0.0], client=1)[0]
     assert float(action) == pytest.approx(float(expected))
-    assert heavy == "[]"
+    assert heavy == ["[]", "[]"]
 
 
 def test_the_example_of_the_documentation_works(

@@ -234,7 +234,7 @@ def list_names(arguments: list[str]) -> None:
     for title, entries in sections.items():
         print(f"{title}:")
         for name, description in entries.items():
-            print(f"  {name:<22}{description}")
+            print(f"  {name:<21} {description}")
 
 
 def sweep(arguments: list[str]) -> None:

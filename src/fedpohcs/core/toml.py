@@ -108,7 +108,7 @@ def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
             continue
         kind = old.get("kind", default_learner().kind)
         if key == "learner" and value.get("kind", kind) != kind:
-            old = {name: old[name] for name in kept_across_kinds() if name in old}
+            old = {name: old[name] for name in kept_across_kinds(kind, value["kind"]) if name in old}
         merged[key] = overlay(old, value)
     return merged
 

@@ -1,7 +1,6 @@
 """Reads from the node config which client a node runs, its key files, and the folder of its state."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +10,11 @@ from flwr.app import Context
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy.allowed import outside_names
+from fedpohcs.deploy.device import default_states, run_folder
 
 if TYPE_CHECKING:  # imported at run time only if selection is private
     from fedpohcs.deploy.member import Member
+    from fedpohcs.deploy.pooling import PoolingMember
 
 
 def logical_client(context: Context) -> int:
@@ -35,8 +36,7 @@ def state_folder(context: Context) -> Path:
         given = given or context.run_config.get("state-dir")
     if given:
         return Path(str(given))
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "fedpohcs"
+    return default_states()
 
 
 def check_allowed(context: Context, config: ExperimentConfig) -> None:
@@ -56,12 +56,6 @@ def check_allowed(context: Context, config: ExperimentConfig) -> None:
 def _is_simulated(context: Context) -> bool:
     given = context.node_config
     return "partition-id" in given and "client-id" not in given
-
-
-def run_folder(states: Path, run: str, client: int) -> Path:
-    """Folder for the state of one client in one run."""
-    require(run.isalnum(), "run", run, "must be letters and digits")
-    return states / run / f"client-{client}"
 
 
 def session_folder(folder: Path, members: Mapping[int, bytes]) -> Path:
@@ -93,6 +87,25 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     known = load_members(members)
     party = PrivateClient(client, run_parameters(config), load_identity(identity, client, known), known)
     return Member(party, session_folder(run_folder(state_folder(context), run, client), known))
+
+
+def pooling_member_of(context: Context, config: ExperimentConfig, run: str) -> "PoolingMember":
+    """The object that adds the filter of this client to a sum; only with privacy, and only without a noise budget."""
+    client, paths = logical_client(context), _key_files(context)
+    noise = config.protection.epsilon is not None
+    rule = "has no sums of filters: clients send them in the clear, or with an epsilon not at all"
+    require(config.privacy != "none" and not noise and paths is not None, "privacy", config.privacy, rule)
+    from fedpohcs.deploy.keys import load_identity, load_members
+    from fedpohcs.deploy.pooling import PoolingMember
+    from fedpohcs.privacy.pooling import PoolingClient
+    from fedpohcs.privacy.terms import run_parameters
+
+    assert paths is not None
+    known = load_members(paths[1])
+    name = run_parameters(config).digest + run.encode()
+    identity = load_identity(paths[0], client, known)
+    party = PoolingClient(client, name, identity, known, config.protection.min_cohort)
+    return PoolingMember(party, run_folder(state_folder(context), run, client))
 
 
 def _key_files(context: Context) -> tuple[Path, Path] | None:
