@@ -22,7 +22,7 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.version import __version__
 from fedpohcs.deploy.executor import FlowerExecutor
-from fedpohcs.deploy.status import FILE, VARIABLE, FleetStatus
+from fedpohcs.deploy.status import FILE, VARIABLE, FleetStatus, latest_line
 from fedpohcs.deploy.status_page import FleetPage
 from fedpohcs.runs.experiment import resume_experiment, run_experiment
 
@@ -85,6 +85,8 @@ def test_the_file_counts_what_each_client_did_also_before_the_run_was_resumed(
     values = json.loads((out / FILE).read_text())
     assert values == json.loads((tmp_path / "copy.json").read_text())
     assert (values["round"], values["rounds"], values["folder"]) == (3, 3, str(out))
+    assert latest_line(out / FILE).startswith("round 3/3: 4 of 4 evaluated")
+    assert latest_line(out / "none.json") == ""
     clients = values["clients"]
     assert sorted(one["rounds_trained"] for one in clients) == [1, 3, 3, 3]  # out for 5 rounds, until the new process
     assert sorted(one["bad_replies"] for one in clients) == [0, 0, 0, 1]

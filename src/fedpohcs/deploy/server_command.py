@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedpohcs.core.errors import UserError, require
+from fedpohcs.core.errors import UserError, printable, require
 from fedpohcs.deploy.programs import (
     LOOPBACK,
     checked_port,
@@ -17,7 +17,7 @@ from fedpohcs.deploy.programs import (
     start_child,
     wait_until_answered,
 )
-from fedpohcs.deploy.status import VARIABLE
+from fedpohcs.deploy.status import VARIABLE, latest_line
 
 SECONDS_PER_POLL = 0.2
 MIB = 2**20
@@ -86,12 +86,22 @@ def run_server(given: ServerOptions) -> None:
         with serve(FleetPage(lambda: list_nodes(folder), status), given.status_port) as page:
             print(f"status of the fleet: http://{LOOPBACK}:{page.server_port}/", flush=True)
             threading.Thread(target=page.serve_forever, daemon=True).start()
+            shown = latest_line(status)
             while True:
                 _check_alive(processes)
+                shown = _show_progress(status, shown)
                 time.sleep(SECONDS_PER_POLL)
     finally:
         for process in reversed(processes.values()):
             end_child(process)
+
+
+def _show_progress(status: Path, shown: str) -> str:
+    """Print the line of the latest round if it is new: Flower keeps the output of a run from this terminal."""
+    line = latest_line(status)
+    if line not in ("", shown):
+        print(printable(line), flush=True)
+    return line or shown
 
 
 def _check_alive(processes: dict[str, subprocess.Popen[bytes]]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.files import replace_file
+from fedpohcs.core.reading import parse_json_object
 from fedpohcs.core.types import RoundRecord
 from fedpohcs.runs.layout import BAD_REPLY
 from fedpohcs.runs.loading import load_run
@@ -46,6 +47,14 @@ def describe_round(record: RoundRecord, config: ExperimentConfig) -> str:
     return "; ".join(parts)
 
 
+def latest_line(status: Path) -> str:
+    """What a run logged of its latest round, from the file that it writes; empty if there is none."""
+    try:
+        return str(parse_json_object(status.read_text(encoding="utf-8")).get("line", ""))
+    except (OSError, ValueError):
+        return ""
+
+
 class FleetStatus:
     """Watches a run: logs every round and writes `fleet.json` into the run folder."""
 
@@ -69,10 +78,11 @@ class FleetStatus:
 
     def on_round(self, record: RoundRecord) -> None:
         """Log the round and renew the file."""
-        log.info("round %d/%d: %s", record.round, self.config.rounds, describe_round(record, self.config))
+        line = f"round {record.round}/{self.config.rounds}: {describe_round(record, self.config)}"
+        log.info("%s", line)
         self.trained.update(record.selection.client[np.asarray(record.train_steps) > 0].tolist())
         self.bad.update(bad.client for bad in record.bad_replies)
-        data = json.dumps(self._values(record.round), indent=1).encode()
+        data = json.dumps({"line": line, **self._values(record.round)}, indent=1).encode()
         for path in filter(None, (str(self.folder / FILE), os.environ.get(VARIABLE))):
             try:
                 replace_file(Path(path), data)
