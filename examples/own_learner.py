@@ -24,6 +24,7 @@ class ReinforceConfig(LearningConfig):
     """Settings of REINFORCE, besides those of every learner."""
 
     algorithm: ClassVar[str] = f"{__name__}:Reinforce"
+    exportable: ClassVar[bool] = True  # it acts by tanh layers, as `policy_actor` does
 
     kind: str = "reinforce"
     learning_rate: float = 0.05

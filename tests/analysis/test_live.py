@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import MakeRun, made_up_records
-from fedpohcs.analysis.live import LiveReport, ReportServer, serve
+from fedpohcs.analysis.live import LiveReport, PageServer, serve
 from fedpohcs.cli import main
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
@@ -16,14 +16,14 @@ from fedpohcs.runs.loading import read_config
 
 
 @contextmanager
-def serving(*paths: Path) -> Iterator[ReportServer]:
+def serving(*paths: Path) -> Iterator[PageServer]:
     with serve(LiveReport(paths, "Live")) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
 
 
-def ask(server: ReportServer, path: str, **headers: str) -> tuple[int, str | None, bytes]:
+def ask(server: PageServer, path: str, **headers: str) -> tuple[int, str | None, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
@@ -103,9 +103,9 @@ def test_watch_refuses_bad_input(arguments: list[str], message: str, capsys: pyt
 def test_watch_says_where_it_is_and_ends_quietly(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(server: ReportServer) -> None:
+    def interrupted(server: PageServer) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ReportServer, "serve_forever", interrupted)
+    monkeypatch.setattr(PageServer, "serve_forever", interrupted)
     assert main(["watch", str(make_run(rounds=1))]) == 0
     assert capsys.readouterr().out.startswith("http://127.0.0.1:")

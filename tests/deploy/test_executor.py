@@ -321,7 +321,7 @@ def test_a_client_id_beyond_the_population_is_refused(config: ExperimentConfig, 
 
 def test_a_client_with_another_config_is_refused_and_both_are_named(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(replace(config, seed=1), states)
-    with pytest.raises(UserError, match=r"protocol 3, config [0-9a-f]{16}.* there; protocol 3, config [0-9a-f]{16}"):
+    with pytest.raises(UserError, match=r"protocol 4, config [0-9a-f]{16}.* there; protocol 4, config [0-9a-f]{16}"):
         training_on(grid, config)
 
 
@@ -333,7 +333,7 @@ def test_a_client_of_an_older_protocol_is_refused_and_both_are_named(config: Exp
         return Message(RecordDict({"answer": stamp}), reply_to=question)
 
     grid.fault = older
-    with pytest.raises(UserError, match=r"protocol 2, config [0-9a-f]{16}, fedpohcs .* there; protocol 3"):
+    with pytest.raises(UserError, match=r"protocol 2, config [0-9a-f]{16}, fedpohcs .* there; protocol 4"):
         training_on(grid, config)
 
 
@@ -415,7 +415,7 @@ def test_the_config_is_checked_once_by_the_server_and_once_by_each_node(
     config: ExperimentConfig, states: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = []
-    monkeypatch.setattr(experiment, "check_names", checked.append)
+    monkeypatch.setattr(experiment, "check_names", lambda config, elsewhere=False: checked.append(config))
     list(training_on(LoopGrid(config, states), config).remaining_rounds())
     assert checked == [config] * (1 + config.federation.num_clients)
 
@@ -423,7 +423,7 @@ def test_the_config_is_checked_once_by_the_server_and_once_by_each_node(
 def test_a_node_that_cannot_run_the_config_is_refused_before_anything_begins(
     config: ExperimentConfig, states: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check_elsewhere(given: ExperimentConfig) -> None:
+    def check_elsewhere(given: ExperimentConfig, *, elsewhere: bool) -> None:
         raise UserError("this world needs the package gymnasium. Install it.")
 
     grid = LoopGrid(config, states)

@@ -4,8 +4,9 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from PIL import Image
 
 from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
-from fedpohcs.core.learning import PPOConfig
+from fedpohcs.core.learning import LearningConfig, PPOConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import LEARNERS
 from fedpohcs.core.trajectory import Episode
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.execution import make_executor
@@ -24,7 +26,8 @@ from fedpohcs.learners.filters import stored_filters
 from fedpohcs.runs.export import export_policy
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.playing import play_clients, play_episodes
-from fedpohcs.runs.policy import from_arrays, load_policy
+from fedpohcs.runs.policy import from_arrays, load_policy, read_arrays
+from fedpohcs.runs.stored import Stored, stored_arrays
 from fedpohcs.worlds.pictures import ROAD, Panel, _fleet_frame, _landscape
 
 CARS = replace(
@@ -121,11 +124,46 @@ def test_a_device_that_never_trained_rescales_by_all_observations_of_all_clients
     np.testing.assert_allclose(policy.rescale(OBSERVATIONS), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_filtered_policy_without_its_filters_warns_and_acts(cars: InProcessExecutor, tmp_path: Path) -> None:
-    export_policy(store(tmp_path / "run", cars, filters=False), tmp_path / "policy.npz")
-    with pytest.warns(UserWarning, match="no filters"):
-        policy = load_policy(tmp_path / "policy.npz")
-    assert policy.act(OBSERVATIONS).shape == (50, 1)
+def test_a_filtered_policy_without_its_filters_is_neither_exported_nor_loaded(
+    cars: InProcessExecutor, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = store(tmp_path / "run", cars, filters=False)
+    for name in ("policy.npz", "policy.onnx"):
+        assert main(["export", str(bare), str(tmp_path / name)]) == 2
+        assert "has no observation filters, its clients keep them. On a device" in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+    export_policy(run, tmp_path / "whole.npz")
+    kept = {name: array for name, array in read_arrays(tmp_path / "whole.npz").items() if "filters" not in name}
+    np.savez(tmp_path / "older.npz", **kept)
+    with pytest.raises(ValueError, match="no filters are stored with it"):
+        load_policy(tmp_path / "older.npz")
+
+
+@pytest.mark.parametrize("change", [{"network": "own_network:make"}, {"kind": "own"}])
+def test_policies_of_own_networks_and_learners_are_refused_in_one_line(
+    change: dict[str, str], cars: InProcessExecutor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, known = store(tmp_path / "run", cars), LEARNERS.get("own")
+    assert known is None
+    LEARNERS["own"] = OwnConfig
+    try:
+        config = json.loads((run / "config.json").read_text())
+        config["learner"] = {"kind": "own"} if "kind" in change else config["learner"] | change
+        (run / "config.json").write_text(json.dumps(config))
+        for name in ("policy.npz", "policy.onnx"):
+            assert main(["export", str(run), str(tmp_path / name)]) == 2
+            assert re.fullmatch(
+                r"fedpohcs: learner\.\w+ \(=.*\) cannot be exported or played: .*\n", capsys.readouterr().err
+            )
+            assert not (tmp_path / name).exists()
+    finally:
+        del LEARNERS["own"]
+
+
+@dataclass(frozen=True)
+class OwnConfig(LearningConfig):
+    algorithm: ClassVar[str] = "own:Learner"
+    kind: str = "own"
 
 
 def test_discrete_policy_needs_no_filters_and_draws_by_its_probabilities(tabular_run: Path, tmp_path: Path) -> None:
@@ -145,13 +183,14 @@ def test_the_loader_is_one_file_that_imports_numpy_and_nothing_else(run: Path, t
     (tmp_path / "copied.py").write_text(Path(fedpohcs.runs.policy.__file__).read_text())
     code = (
         "import sys; from copied import load_policy; print(load_policy('policy.npz').act([-0.5, 0.0], client=1)[0]);"
-        "print([m for m in ('jax', 'scipy', 'fedpohcs') if m in sys.modules])"
+        "print([m for m in ('jax', 'scipy', 'fedpohcs') if m in sys.modules]);"
+        "from fedpohcs.runs.policy import load_policy; print([m for m in ('jax', 'scipy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    action, heavy = done.stdout.splitlines()
+    action, *heavy = done.stdout.splitlines()
     expected = load_policy(tmp_path / "policy.npz").act([-0.5, 0.0], client=1)[0]
     assert float(action) == pytest.approx(float(expected))
-    assert heavy == "[]"
+    assert heavy == ["[]", "[]"]
 
 
 def test_the_example_of_the_documentation_works(
@@ -221,7 +260,7 @@ def test_played_returns_are_those_of_an_evaluation(cars: InProcessExecutor, run:
 
 def test_play_prints_returns_and_draws_the_car(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "deep" / "car.gif"
-    assert main(["play", str(run), "--client", "3", "--episodes", "2", "-o", str(output)]) == 0
+    assert main(["play", str(run), "--client", "2", "--episodes", "2", "-o", str(output)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["episode 1", "episode 2"]
     assert lines[2].startswith("mean return ")
@@ -236,9 +275,9 @@ def test_play_without_a_client_plays_with_all_and_draws_two_policies_side_by_sid
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "cars.gif"
-    assert main(["play", f"{run}@0", "--beside", str(run), "-o", str(output)]) == 0
+    assert main(["play", f"{run}@last", "--beside", str(run), "-o", str(output)]) == 0
     before, after, name = capsys.readouterr().out.splitlines()
-    assert before.startswith(f"{run}@0: 3 clients, mean return ")
+    assert before.startswith(f"{run}@last: 3 clients, mean return ")
     assert after.startswith(f"{run}: 3 clients, mean return ")
     assert name == str(output)
     with Image.open(output) as picture:
@@ -249,6 +288,17 @@ def test_play_without_a_client_plays_with_all_and_draws_two_policies_side_by_sid
     assert played.episodes[2].total == own.total
     assert f"mean return {np.mean([episode.total for episode in played.episodes]):.2f}," in after
     assert played.title == "fedpohcs, after 1 rounds"
+
+
+def test_the_policy_before_training_has_filters_that_have_seen_the_first_evaluation(
+    cars: InProcessExecutor, run: Path
+) -> None:
+    arrays, number = stored_arrays(Stored(run, "0"), CARS)
+    warmed_up = read_arrays(run / "policy.npz")  # the filters before any evaluation
+    assert number == 0
+    for name, expected in named_arrays(cars.initial_params()).items():
+        assert np.array_equal(arrays[name], expected)
+    assert (arrays["filters/count"] > warmed_up["filters/count"]).all()
 
 
 def test_cars_that_arrive_are_counted_and_stay_at_the_flag() -> None:
@@ -277,9 +327,9 @@ def test_play_draws_a_mujoco_body_from_the_side(world: str, tmp_path: Path, caps
     evaluated = executor.evaluate(executor.initial_params(), 0, np.array([2])).mean_return[0]
     executor.close()
     assert abs(played.mean() - evaluated) < 4 * played.std()
-    assert main(["play", str(run), "--client", "3", "--episodes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-3.gif")
-    with Image.open(run / "client-3.gif") as picture:
+    assert main(["play", str(run), "--client", "2", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-2.gif")
+    with Image.open(run / "client-2.gif") as picture:
         assert picture.n_frames > 5
 
 

@@ -13,11 +13,13 @@ from scipy.special import logsumexp
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.learning import DQNConfig
 from fedpohcs.core.presets import preset
+from fedpohcs.core.registries import LEARNERS, WORLDS
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor
 from fedpohcs.runs.export import export_policy, load_run_policy
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.policy import load_policy
+from fedpohcs.worlds.gym import GymConfig
 
 onnxruntime: Any = pytest.importorskip("onnxruntime")
 
@@ -29,6 +31,10 @@ def small(name: str, **changes: Any) -> ExperimentConfig:
     return replace(config, federation=federation, **{"learner": learner, **changes})
 
 
+def gym(env: str, **changes: Any) -> ExperimentConfig:
+    return small("gym", **changes, scenario=GymConfig(env=env))
+
+
 CONFIGS = {
     "mountain-cars": small("mountain-cars"),
     "tabular": small("tabular"),
@@ -38,13 +44,24 @@ CONFIGS = {
     "no hidden layer": small("mountain-cars", learner=replace(preset("mountain-cars").learner, hidden_sizes=())),
     "window": small("tabular", learner=replace(preset("tabular").learner, observation_window=3)),
     "dqn": small("tabular", learner=DQNConfig(hidden_sizes=(8,), filter_observations=True)),
+    "gym, discrete": gym("CartPole-v1"),
+    "gym, continuous": gym("Pendulum-v1"),
+    "gym, dqn": gym("CartPole-v1", learner=DQNConfig(hidden_sizes=(8,), filter_warmup_steps=500)),
+    "hongkong": small("hongkong"),
 }
+NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}
+
+
+def test_no_world_and_no_learner_is_forgotten() -> None:
+    assert {config.world for config in CONFIGS.values()} == set(WORLDS)
+    assert {config.learner.kind for config in CONFIGS.values()} == set(LEARNERS)
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalExecutor, Path]:
     """An executor and the run folder of its initial policy, with filters."""
     config = CONFIGS[request.param]
+    pytest.importorskip(NEEDS.get(config.world, "numpy"))
     executor = make_executor(config)
     path = tmp_path_factory.mktemp("run") / "run"
     with RunFolder.create(path, config) as folder:

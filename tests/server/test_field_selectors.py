@@ -175,6 +175,10 @@ def test_clustered_sampling_draws_one_client_of_each_direction() -> None:
     pairs = [choose("clustered-sampling", ask(seed=seed, weight=even), state)[0].client for seed in range(60)]
     assert all(one < 3 <= other for one, other in pairs)
     assert len({tuple(pair) for pair in pairs}) == 9  # every pair occurs
+    uneven = observed({0: [1, 0], 1: [1, 0.3], 2: [1, 0], 3: [1, 0.3], 4: [1, 0], 5: [0, 1]})  # 5 of 6 are too many
+    for seed in range(20):
+        chosen = set(choose("clustered-sampling", ask(seed=seed, weight=even), uneven)[0].client)
+        assert len(chosen & {0, 2, 4}) == len(chosen & {1, 3, 5}) == 1
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])

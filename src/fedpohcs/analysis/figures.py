@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.groups import Group, averaged_clients, by_level
 from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.core.errors import UserError
@@ -33,7 +33,7 @@ STYLE: dict[Any, Any] = {
 
 
 def return_by_round(groups: Sequence[Group]) -> Figure:
-    """Mean return over all clients by round, one panel per level. Paper: Figs. mcc and mcc_level_hete."""
+    """Mean return over the evaluated clients by round, one panel per level. Paper: Figs. mcc and mcc_level_hete."""
     panels = by_level(groups)
     labels = list(dict.fromkeys(group.label for group in groups))
     with matplotlib.rc_context(STYLE):
@@ -48,7 +48,7 @@ def return_by_round(groups: Sequence[Group]) -> Figure:
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.margins(x=0.01)
             _limit_bands(axis)
-        axes[0].set_ylabel("mean return over all clients")
+        axes[0].set_ylabel(f"mean return over {averaged_clients(groups)}")
         handles = {line.get_label(): line for axis in axes for line in axis.get_lines()}
         figure.legend(
             handles.values(), handles.keys(), loc="outside lower center", ncols=len(labels) if len(labels) <= 4 else 3

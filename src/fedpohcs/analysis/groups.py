@@ -61,6 +61,17 @@ def _named(world: str, level: str, label: str, variant: str, *, runs: list[Run])
     return Group(world, level, label, _by_seed(runs), variant)
 
 
+def missing_returns(groups: Iterable[Group]) -> int:
+    """How many returns the evaluations of these runs lack, because clients of a fleet did not answer."""
+    returns = [np.isnan(run.client_returns) for group in groups for run in group.runs]
+    return sum(int(missing[~missing.all(axis=1)].sum()) for missing in returns)
+
+
+def averaged_clients(groups: Iterable[Group]) -> str:
+    """The clients over which the mean returns of these runs are taken, in words."""
+    return "the clients that answered" if missing_returns(groups) else "all clients"
+
+
 def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:
     """Groups by world and level: the panels of a figure, the tables of a report."""
     panels: dict[tuple[str, str], list[Group]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The report of runs that still train, served on this machine alone."""
+"""Pages that change, served on this machine alone, such as the report of runs that still train."""
 
 import hashlib
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from fedpohcs.analysis.groups import group_runs
 from fedpohcs.analysis.report import render_page, report_data, to_json
@@ -14,6 +14,18 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.runs.loading import Run, find_runs, load_run
 
 LOOPBACK = "127.0.0.1"
+
+
+class Page(Protocol):
+    """A page that changes."""
+
+    def page(self) -> str:
+        """The page with the present data."""
+        ...
+
+    def data(self) -> str:
+        """The present data as JSON."""
+        ...
 
 
 class LiveReport:
@@ -77,15 +89,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)  # a request under another host name, as in DNS rebinding
         elif self.path == "/":
-            self._answer("text/html", self._report.page())
+            self._answer("text/html", self._shown.page())
         elif self.path == "/data.json":
-            self._answer("application/json", self._report.data())
+            self._answer("application/json", self._shown.data())
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
     @property
-    def _report(self) -> LiveReport:
-        return cast(ReportServer, self.server).report
+    def _shown(self) -> Page:
+        return cast(PageServer, self.server).shown
 
     def _answer(self, kind: str, text: str) -> None:
         body = text.encode("utf-8")
@@ -105,18 +117,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the terminal quiet."""
 
 
-class ReportServer(ThreadingHTTPServer):
-    """HTTP server with a `LiveReport`; a context manager."""
+class PageServer(ThreadingHTTPServer):
+    """HTTP server of one page; a context manager."""
 
     daemon_threads = True
-    report: LiveReport
+    shown: Page
 
 
-def serve(report: LiveReport, port: int = 0) -> "ReportServer":
+def serve(shown: Page, port: int = 0) -> "PageServer":
     """A server of the page that only this machine can reach; port 0 stands for any free port."""
     try:
-        server = ReportServer((LOOPBACK, port), _Handler)
+        server = PageServer((LOOPBACK, port), _Handler)
     except OSError as error:
         raise UserError(f"port (={port}) cannot be used: {error.strerror}. Name another, or 0 for any.") from error
-    server.report = report
+    server.shown = shown
     return server

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpohcs.analysis.communication import traffic
-from fedpohcs.analysis.groups import Group, by_level
+from fedpohcs.analysis.groups import Group, averaged_clients, by_level
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.analysis.summary import summarise_level
 from fedpohcs.analysis.tables import CLOCKS, make_scope, statistics_tables, summarise
@@ -54,7 +54,7 @@ def render_page(data: dict[str, Any], title: str) -> str:
     """The page around a document of `report_data`."""
     page = resources.files("fedpohcs.analysis") / "page"
     parts = {
-        "style": (page / "style.css").read_text(encoding="utf-8"),
+        "style": page_style(),
         "script": "\n".join((page / name).read_text(encoding="utf-8") for name in SCRIPTS),
         "data": to_json(data).replace("<", "\\u003c"),  # which could end the script element, or begin a comment in it
         "title": escape(title),
@@ -62,6 +62,11 @@ def render_page(data: dict[str, Any], title: str) -> str:
     first, *rest = (page / "report.html").read_text(encoding="utf-8").split("{{")
     pieces = (piece.split("}}", 1) for piece in rest)  # in one pass, so that inserted text is not searched again
     return first + "".join(parts[name] + tail for name, tail in pieces)
+
+
+def page_style() -> str:
+    """The style sheet of all pages."""
+    return (resources.files("fedpohcs.analysis") / "page" / "style.css").read_text(encoding="utf-8")
 
 
 def to_json(data: dict[str, Any]) -> str:
@@ -100,6 +105,7 @@ def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence
         "level": level,
         "summary": summarise_level(groups, thresholds)._asdict(),
         "thresholds": scope.thresholds,
+        "averagedOver": averaged_clients(groups),
         "tables": [table._asdict() for table in statistics_tables(groups, thresholds=thresholds)],
         "groups": [_group(group) for group in groups],
         "intervals": {
@@ -157,6 +163,7 @@ def _run(run: Run) -> dict[str, Any]:
         "rounds": len(run.rounds["round"]) - 1,
         "totalRounds": run.config.rounds,
         "numClients": run.config.federation.num_clients,
+        "answered": _latest_answers(run),
         "rejected": int(run.rounds["num_rejected"].sum()),
         "mean": _floats(run.rounds["mean_return"]),
         "returns": _quantised(run.client_returns),
@@ -165,6 +172,12 @@ def _run(run: Run) -> dict[str, Any]:
         "selected": _encode(np.array([client in chosen for ids, chosen in pairs for client in ids]), "u1"),
         "scores": _scores(run),
     }
+
+
+def _latest_answers(run: Run) -> int:
+    """Number of clients in the latest evaluation."""
+    counts = np.isfinite(run.client_returns).sum(axis=1)
+    return int(counts[counts > 0][-1]) if counts.any() else 0
 
 
 def _scores(run: Run) -> dict[str, str]:

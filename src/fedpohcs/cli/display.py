@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Self
 
 import numpy as np
 from rich.console import Console, Group
@@ -31,11 +32,13 @@ SECONDS_PER_LINE = 10.0
 class ProgressDisplay:
     """Watches a run: a live panel on a terminal, a line every ten rounds elsewhere. A context manager."""
 
+    rounds_per_line = ROUNDS_PER_LINE
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self.live: Live | None = None
 
-    def __enter__(self) -> "ProgressDisplay":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -64,9 +67,13 @@ class ProgressDisplay:
             if is_last or now - self.last_shown_at >= SECONDS_PER_REFRESH:
                 self.live.update(self._panel(record), refresh=True)
                 self.last_shown_at = now
-        elif is_last or record.round % ROUNDS_PER_LINE == 0:
-            parts = (describe_returns(record), describe_seconds(record), self._time_left(record))
-            self._print("  ".join(filter(None, (f"round {record.round}/{self.total_rounds}", *parts))))
+        elif is_last or record.round % self.rounds_per_line == 0:
+            parts = (f"round {record.round}/{self.total_rounds}", *self.describe(record), self._time_left(record))
+            self._print("  ".join(filter(None, parts)))
+
+    def describe(self, record: RoundRecord) -> tuple[str, ...]:
+        """What is shown of a round besides its number."""
+        return describe_returns(record), describe_seconds(record)
 
     def on_finish(self) -> None:
         """Leave the last state on the screen. May be called twice."""
@@ -87,9 +94,7 @@ class ProgressDisplay:
             f"round {record.round}/{self.total_rounds}",
             self._time_left(record),
         )
-        return Group(
-            Text(self.title, style="bold"), bar, Text(describe_returns(record)), Text(describe_seconds(record))
-        )
+        return Group(Text(self.title, style="bold"), bar, *map(Text, self.describe(record)))
 
     def _time_left(self, record: RoundRecord) -> str:
         remaining = self.total_rounds - record.round

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from fedpohcs.cli.options import RunSettings
-from fedpohcs.cli.parsing import parse
+from fedpohcs.cli.parsing import parse, run_subcommand
 from fedpohcs.cli.settings import parse_experiment
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError, require, require_known
-from fedpohcs.deploy import require_flower, require_masked, require_no_held_out
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.deploy import require_flower, require_masked, require_no_held_out, require_shared
 
 SECONDS_PER_POLL = 0.5
 
@@ -65,7 +65,7 @@ class RunOptions:
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
-    """Run folder to write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    """Run folder to write. None: runs/flower/PRESET/LEVEL/SELECTOR/seed-SEED."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     overwrite: bool = False
@@ -99,7 +99,7 @@ class AppOptions:
     clients: int | None = None
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     out: Path | None = None
-    """Run folder that the server will write. None: runs/PRESET/LEVEL/SELECTOR/seed-SEED."""
+    """Run folder that the server will write. None: runs/flower/PRESET/LEVEL/SELECTOR/seed-SEED."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     checkpoint_every: int = 1
@@ -127,6 +127,30 @@ class PlanOptions:
     """Size of the population, in short. Candidates and selected clients are no more than that. None: the preset's."""
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """`fedpohcs flower export`."""
+
+    output: Positional[Path]
+    """File to write; the ending names the format: npz or onnx."""
+    state_dir: Path | None = None
+    """Folder for the client's state, as for the node. None: ~/.local/state/fedpohcs."""
+    client_id: int | None = None
+    """Number of the client, from 0. None: the only one that has a state here."""
+    run: str | None = None
+    """Name of the run below the folder. None: the run with the newest policy."""
+    policy: str | None = None
+    """Another policy of the run, copied here: a file that `fedpohcs export RUN@best policy.npz` wrote on the server, or
+    a run folder. None: the last policy that this device was sent to evaluate."""
+    sample: bool = False
+    """Let an onnx file draw actions as in training. Without: the most likely action."""
+
+    def __post_init__(self) -> None:
+        require(self.client_id is None or self.client_id >= 0, "client-id", self.client_id, "must be at least 0")
+        plain = self.run is None or self.run.isalnum()
+        require(plain, "run", self.run, "must be letters and digits")
 
 
 @dataclass(frozen=True)
@@ -193,7 +217,7 @@ def run(arguments: list[str]) -> None:
     from fedpohcs.runs.folder import check_free
 
     given, config, folder = parse_experiment(RunOptions, "flower run", run.__doc__, arguments)
-    out = given.out or folder
+    out = given.out or _default_folder(folder)
     check_free(out, given.overwrite)
     _check(config, given)
     _check_processes(config, given.processes)
@@ -212,16 +236,22 @@ def _resume(arguments: list[str]) -> None:
     _run_fleet(config, given.resume, given, {"resume": True})
 
 
-def _check_config(config: ExperimentConfig) -> None:
+def _default_folder(folder: Path) -> Path:
+    """Where a run on Flower is stored: apart from the run of the same settings in one process."""
+    return Path("runs", "flower", *folder.parts[1:])
+
+
+def _check_config(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     from fedpohcs.runs.experiment import check_names
 
-    check_names(config)
+    check_names(config, elsewhere=elsewhere)
     require_no_held_out(config)
+    require_shared(config)
     require_masked(config)
 
 
-def _check(config: ExperimentConfig, given: Any) -> None:
-    _check_config(config)
+def _check(config: ExperimentConfig, given: Any, *, elsewhere: bool = False) -> None:
+    _check_config(config, elsewhere=elsewhere)
     n = config.federation.num_clients
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")
@@ -236,8 +266,7 @@ def _check_processes(config: ExperimentConfig, given: Processes) -> None:
 
 def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[str, Any]) -> None:
     """Start the fleet, show its rounds until it is done, and stop it."""
-    from fedpohcs.cli.display import ProgressDisplay
-    from fedpohcs.cli.following import Follower
+    from fedpohcs.cli.following import FleetDisplay, Follower
     from fedpohcs.cli.grid import read_progress
     from fedpohcs.cli.signals import stopped_by_signals
     from fedpohcs.deploy.allowed import outside_names
@@ -262,7 +291,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
     }
     seen = read_progress(out).round if changes.get("resume") else -1
     go_on = f"stopped; to go on: fedpohcs flower run --resume {out}"
-    with stopped_by_signals(go_on), ProgressDisplay() as display, fleet:
+    with stopped_by_signals(go_on), FleetDisplay() as display, fleet:
         display.on_start(config)
         follower = Follower(out, display, seen)
         process = fleet.submit(settings)
@@ -285,8 +314,8 @@ def app(arguments: list[str]) -> None:
     from fedpohcs.deploy.app_folder import run_settings, write_app
 
     given, config, folder = parse_experiment(AppOptions, "flower app", app.__doc__, arguments)
-    _check(config, given)
-    out = given.out or folder
+    _check(config, given, elsewhere=True)
+    out = given.out or _default_folder(folder)
     settings = run_settings(config, out, **given.waiting.settings())
     settings |= {"checkpoint-every": given.checkpoint_every, "members": _members(config, given.members)}
     settings |= {"plan": _plan(config, given)}
@@ -347,6 +376,16 @@ def plan(arguments: list[str]) -> None:
     print(f"{given.plan}: signed by {fingerprint(public)}, valid for {given.days} days. Give it to the server.")
 
 
+def export(arguments: list[str]) -> None:
+    """On a device: write the last policy that it was sent, with its own observation filter."""
+    given = _parse(ExportOptions, "export", export, arguments)
+    from fedpohcs.deploy.device import default_states, export_kept, find_kept
+
+    kept = find_kept(given.state_dir or default_states(), given.client_id, given.run)
+    about = export_kept(kept, given.output, given.policy, sample=given.sample)
+    print(f"{given.output}: policy of round {about['round']}, filter of {kept.parent}")
+
+
 def keys(arguments: list[str]) -> None:
     """Make or renew the certificate of a server; with --test-fleet the keys of all devices as well."""
     given = _parse(KeysOptions, "keys", keys, arguments)
@@ -384,17 +423,13 @@ def identity(arguments: list[str]) -> None:
 def members(arguments: list[str]) -> None:
     """Add a device to the list of members, remove it, or show the list: members add, remove, list."""
     commands = {"add": _add_member, "remove": _remove_member, "list": _list_members}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: fedpohcs flower members add|remove|list MEMBERS ...")
-        return
-    require_known("members command", arguments[0], commands)
-    require_flower()
-    commands[arguments[0]](arguments[1:])
+    run_subcommand("fedpohcs flower members", commands, arguments)
 
 
 def _add_member(arguments: list[str]) -> None:
     """Add the public keys of a device to the list of members."""
     given = _parse(AddOptions, "members add", _add_member, arguments)
+    require_flower()
     from fedpohcs.deploy.members import add_member, fingerprint, read_public
 
     added = add_member(given.members, given.client_id, read_public(given.public), given.server)
@@ -407,6 +442,7 @@ def _add_member(arguments: list[str]) -> None:
 def _remove_member(arguments: list[str]) -> None:
     """Take a device out of the list of members."""
     given = _parse(MemberOptions, "members remove", _remove_member, arguments)
+    require_flower()
     from fedpohcs.deploy.members import remove_member
 
     remove_member(given.members, given.client_id, given.server)
@@ -416,6 +452,7 @@ def _remove_member(arguments: list[str]) -> None:
 def _list_members(arguments: list[str]) -> None:
     """Show the list of members with the fingerprints of their keys."""
     given = _parse(ListOptions, "members list", _list_members, arguments)
+    require_flower()
     from fedpohcs.deploy.members import fingerprint, read_members
 
     for client, member in sorted(read_members(given.members).items()):
@@ -450,6 +487,7 @@ SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {
     "app": app,
     "server": server,
     "node": node,
+    "export": export,
     "identity": identity,
     "members": members,
     "plan": plan,
@@ -459,12 +497,7 @@ SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def run_command(arguments: list[str]) -> None:
     """Run one subcommand."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<10}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
-        print("usage: fedpohcs flower COMMAND ...\n\ncommands:\n" + "\n".join(lines))
-        return
-    require_known("flower command", arguments[0], SUBCOMMANDS)
-    SUBCOMMANDS[arguments[0]](arguments[1:])
+    run_subcommand("fedpohcs flower", SUBCOMMANDS, arguments)
 
 
 def _parse(cls: Any, name: str, command: Callable[..., None], arguments: list[str], default: Any = None) -> Any:

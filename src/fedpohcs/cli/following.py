@@ -4,9 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpohcs.cli.display import ProgressDisplay
 from fedpohcs.cli.grid import read_progress
+from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import Evaluation, RoundRecord
+from fedpohcs.deploy.status import describe_round
 from fedpohcs.runs.experiment import Observer
 from fedpohcs.runs.layout import PHASES
 from fedpohcs.runs.loading import Run, load_run
@@ -34,6 +37,21 @@ class Follower:
             self.last_round = number
 
 
+class FleetDisplay(ProgressDisplay):
+    """Shows how many clients took part, and outside a terminal every round: a round of a fleet takes seconds."""
+
+    rounds_per_line = 1
+
+    def on_start(self, config: ExperimentConfig) -> None:
+        """Name the run."""
+        self.config = config
+        super().on_start(config)
+
+    def describe(self, record: RoundRecord) -> tuple[str, ...]:
+        """What the server logs as well."""
+        return (describe_round(record, self.config),)
+
+
 def _shown(run: Run, number: int) -> RoundRecord:
     """The record of a round, as far as it is on disk."""
     returns = run.client_returns[number]
@@ -42,4 +60,7 @@ def _shown(run: Run, number: int) -> RoundRecord:
     seconds = {phase: float(run.timings[phase][row]) for phase in PHASES if phase != "total"}
     nobody = np.arange(0)
     evaluation = Evaluation(evaluated, returns[evaluated], np.zeros(len(evaluated), np.int64))
-    return RoundRecord(number, nobody, Selection(nobody), {}, nobody, nobody, evaluation, seconds)
+    table = run.clients
+    trained = (table["round"] == number) & (table["role"] == "selected") & (table["metric"] == "steps")
+    selection, steps = Selection(table["client"][trained]), table["value"][trained]
+    return RoundRecord(number, nobody, selection, {}, steps, nobody, evaluation, seconds)

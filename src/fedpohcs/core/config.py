@@ -47,6 +47,9 @@ class FederationConfig:
     """Rounds from one evaluation to the next."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
+    personal: Literal["none", "critic", "last-layer", "all"] = "none"
+    """Weights that each client keeps for itself, and which the mean of the others does not change: the critic, the last
+    layer of the policy, or all, so that every client learns alone."""
     held_out_clients: int = 0
     """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
 

@@ -36,3 +36,9 @@ def require_masked(config: ExperimentConfig) -> None:
     named = config.privacy != "none" and bool(selector.requires) and not asks_every_candidate(selector)
     rule = "lets the server name the cohorts, which with privacy only a simulation does"
     require(not named, "selector", config.selector, rule, "Use fedpohcs.")
+
+
+def require_shared(config: ExperimentConfig) -> None:
+    """Refuse personal weights, which nodes do not keep."""
+    kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
+    require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")

@@ -20,8 +20,8 @@ from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.core.trees import named_arrays, take_clients
 from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params, WeightedAdvantage
 from fedpohcs.deploy.codec import measured_name
+from fedpohcs.deploy.device import keep_policy, own_statistics, run_folder
 from fedpohcs.deploy.member import Member
-from fedpohcs.deploy.node import run_folder
 from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
@@ -90,8 +90,8 @@ class RemoteClient:
             read: the parameters that came with it, given others of the same shapes and types.
             extra: arrays by name that came with them.
         """
-        memory = Memory(run_folder(self.states, request.run, self.client))
-        now = moment(request.phase, request.round)
+        folder = run_folder(self.states, request.run, self.client)
+        memory, now = Memory(folder), moment(request.phase, request.round)
         found = memory.before(now)
         snapshot: Snapshot | None = found.state if found else None
         recalls = bool(request.measures)
@@ -105,6 +105,8 @@ class RemoteClient:
                 executor.evaluate(params, request.round, self._me)
             arrays = self._do(executor, request, params, extra)
             state = executor.snapshot()
+            if request.phase == EVALUATE:
+                arrays |= self._keep(folder, executor, request, params)
         if snapshot is not None and not recalls:
             plays = plays_in_use([*snapshot.plays, *state.plays], self.config.modelling.history_rounds)
             state = state._replace(plays=plays)
@@ -142,6 +144,14 @@ class RemoteClient:
         if request.measures:
             arrays |= self._measured(executor, request, params)
         return arrays
+
+    def _keep(self, folder: Path, executor: LocalExecutor, request: Request, params: Params) -> dict[str, np.ndarray]:
+        """Keep the policy with this client's filter, and return the filter if the server may see it."""
+        learner = executor.learner
+        filters = learner.stored_filters(executor.state.filters) if self.config.learner.filter_observations else {}
+        own = own_statistics(filters, self.client)
+        keep_policy(folder, self.config, request.round, {**learner.arrays(params), **own})
+        return own if self.member is None else {}
 
     def _measured(self, executor: LocalExecutor, request: Request, params: Params) -> dict[str, Any]:
         metrics = executor.measure(params, request.round, self._me, request.measures)

@@ -15,10 +15,12 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.registries import register_plugins
 from fedpohcs.deploy.codec import extra_from_record, from_record, params_from_record, to_record
-from fedpohcs.deploy.node import check_allowed, logical_client, member_of, state_folder
+from fedpohcs.deploy.node import check_allowed, logical_client, member_of, pooling_member_of, state_folder
 from fedpohcs.deploy.protocol import (
     HELLO,
+    POOL,
     PRIVATE,
+    SPACES,
     Request,
     answer_values,
     config_from_text,
@@ -32,6 +34,7 @@ app = ClientApp()
 @app.query("hello")
 @app.query("measure")
 @app.query("private")
+@app.query("pool")
 @app.train()
 @app.evaluate()
 def answer(message: Message, context: Context) -> Message:
@@ -40,21 +43,29 @@ def answer(message: Message, context: Context) -> Message:
     check_allowed(context, config)
     rules = rules_of(config)
     request = request_from(dict(message.content.config_records["request"]), rules, _secret_message(message))
-    content = RecordDict({"answer": ConfigRecord(answer_values(request.stamp(logical_client(context)), rules))})
+    values = answer_values(request.stamp(logical_client(context)), rules)
     if request.phase == HELLO:
-        _check(context, config, request)
-    else:
-        respond = _respond_privately if request.phase == PRIVATE else _respond
+        values |= _introduce(context, config, request)
+    content = RecordDict({"answer": ConfigRecord(values)})
+    if request.phase != HELLO:
+        respond = {PRIVATE: _respond_privately, POOL: _respond_pooling}.get(request.phase, _respond)
         content["arrays"] = to_record(respond(message, context, config, request))
     return Message(content, reply_to=message)
 
 
-def _check(context: Context, config: ExperimentConfig, request: Request) -> None:
-    """Refuse, before anything begins, what this node cannot run or may not tell."""
-    from fedpohcs.runs.experiment import check_names
+def _introduce(context: Context, config: ExperimentConfig, request: Request) -> dict[str, str]:
+    """Refuse, before anything begins, what this node cannot run or may not tell; say what environment it has."""
+    from fedpohcs.runs.experiment import check_acting, check_names
+    from fedpohcs.worlds import make_world
+    from fedpohcs.worlds.spaces import announce, is_announced
 
-    check_names(config)
+    check_names(config, elsewhere=True)
     member_of(context, config, request.run)
+    if not is_announced(config):
+        return {}
+    world = make_world(config)
+    check_acting(config, world)
+    return {SPACES: announce(world)}
 
 
 def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
@@ -88,6 +99,15 @@ def _respond_privately(
     if member is None:
         raise UserError("privacy (='none') has no private messages.")
     return {"message": np.frombuffer(member.answer(request.message), np.uint8)}
+
+
+def _respond_pooling(
+    message: Message, context: Context, config: ExperimentConfig, request: Request
+) -> Mapping[str, Any]:
+    """Add this client's filter to a sum."""
+    del message
+    reply = pooling_member_of(context, config, request.run).answer(request.message, request.round)
+    return {"message": np.frombuffer(reply, np.uint8)}
 
 
 def _secret_message(message: Message) -> bytes:

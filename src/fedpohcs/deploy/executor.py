@@ -29,22 +29,27 @@ from fedpohcs.core.types import (
     Extra,
     Params,
 )
-from fedpohcs.deploy import protocol, require_no_held_out
+from fedpohcs.deploy import protocol, require_no_held_out, require_shared
 from fedpohcs.deploy.codec import MEASURED, from_record, measured_arrays, measured_name, to_record
+from fedpohcs.deploy.device import STATISTICS, own_statistics
 from fedpohcs.deploy.eager import EagerGrid
-from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, PRIVATE, TRAIN, Request
+from fedpohcs.deploy.pooling import pool_secretly, pooled
+from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, POOL, PRIVATE, SPACES, TRAIN, Request
 from fedpohcs.execution.clients import initial_params, most_steps
 from fedpohcs.learners.base import make_learner
 from fedpohcs.metrics.packing import check_arrays, expected_arrays, unpack_columns
+from fedpohcs.runs.experiment import check_acting
 from fedpohcs.server.protocols import RemoteClients
 from fedpohcs.server.replies import Stamp, check_stamp, checked_arrays, expected_like
 from fedpohcs.worlds import make_world
 from fedpohcs.worlds.host import HostWorld
+from fedpohcs.worlds.spaces import AnnouncedWorld, announce, announced_world, is_announced
 
 MAX_EMPTY_ROUNDS = 5  # consecutive rounds in which no client trained, after which the run stops
 QUARANTINE_ROUNDS = 5  # in which a client is not asked, after an invalid reply
 INNOCENT = frozenset({"stamp", "twice", "error"})  # rules that a slow network or a temporary failure can break
 SECONDS_PER_POLL = 1.0  # between two polls of the connected nodes, before the first round
+COUNTED = "filters/count"
 SECRET = ArrayRule(np.uint8, (None,))  # a message of private selection; the protocol checks its content
 
 log = logging.getLogger("fedpohcs")
@@ -95,17 +100,14 @@ class FlowerExecutor:
         if snapshot is not None and not isinstance(snapshot, RemoteClients):
             raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
         require_no_held_out(config)
+        require_shared(config)
         self.config = config
         self.num_clients = config.federation.num_clients
         self.grid = grid
         self.limits = (limits or Limits()).check(self.num_clients)
         self.rules = protocol.rules_of(config)
         self.run = snapshot.run if snapshot else uuid.uuid4().hex
-        world = make_world(config)
-        self.learner = make_learner(config.learner, world)
-        self.most_steps = most_steps(config, self.learner)
-        self.template = named_arrays(self.initial_params())
-        self.loses_episodes = isinstance(world, HostWorld)
+        self.announced: AnnouncedWorld | None = None  # by the first node
         self.owners = dict(owners or {})
         self.nodes: dict[int, int] = {}  # node by client
         self.met: set[int] = set()  # nodes that have been greeted, whether they became a client or not
@@ -118,7 +120,19 @@ class FlowerExecutor:
         self.invitations: Mapping[int, bytes] = {}  # of private selection, sent with the next evaluation
         self.attempt = 0
         self.empty_rounds = 0
+        self.filters: dict[int, Arrays] = {}  # latest statistics of the clients that send them
+        self.default_filter: Arrays = dict(snapshot.default_filter) if snapshot else {}
+        self.evaluated = self.added_up = -1  # latest rounds that were evaluated, and whose filters were added up
+        self.versions: dict[int, str] = {}  # of the package, by client
+        self.known_nodes: dict[int, int] = {}  # node by client, also of clients that have left
+        self.last_answers: dict[int, float] = {}  # seconds since 1970, by client
         self._wait_for_clients()
+        world = self.announced or make_world(config)
+        check_acting(config, world)
+        self.learner = make_learner(config.learner, world)
+        self.most_steps = most_steps(config, self.learner)
+        self.template = named_arrays(self.initial_params())
+        self.loses_episodes = isinstance(world, HostWorld)
 
     def initial_params(self) -> Params:
         """Initial weights; a function of the seed alone."""
@@ -126,11 +140,27 @@ class FlowerExecutor:
 
     def snapshot(self) -> RemoteClients:
         """The name under which the clients keep their states."""
-        return RemoteClients(self.run)
+        return RemoteClients(self.run, self.default_filter)
 
     def stored_policy(self, params: Params) -> Mapping[str, np.ndarray]:
-        """The parameters alone: filters never leave the clients."""
-        return self.learner.arrays(params)
+        """The parameters, and the default filter if there is one. No client's own filter is stored."""
+        due = self.evaluated == self.config.rounds != self.added_up
+        if self.config.privacy != "none" and self.config.learner.filter_observations and due:
+            self._pool_secretly()
+        return {**self.learner.arrays(params), **self.default_filter}
+
+    def _pool_secretly(self) -> None:
+        """Get the default filter at the end of a private run; without one the policy is stored alone."""
+        self.added_up, protection = self.evaluated, self.config.protection
+        size = self.learner.world.observation_size
+        try:
+            require(protection.epsilon is None, "protection.epsilon", protection.epsilon, "allows no exact sum")
+            self.default_filter = pool_secretly(self._pool, sorted(self.nodes), size, protection.min_cohort)
+        except UserError as error:
+            log.warning("the run has no default filter: %s Devices export with their own: flower export.", error)
+
+    def _pool(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        return self._carried(None, self._request(POOL, self.evaluated), messages, "message")
 
     def close(self) -> None:
         """Do nothing: this executor has no processes."""
@@ -194,6 +224,7 @@ class FlowerExecutor:
             "mean_return": BOUNDED,
             "steps": ArrayRule(COUNT, low=1, high=self.most_steps.evaluation),
             **self._expected_info(()),
+            **self._expected_filter(round_number),
         }
         alone = self._request(EVALUATE, round_number)
         both = self._request(EVALUATE, round_number, names)
@@ -203,6 +234,9 @@ class FlowerExecutor:
         self.measured = {(round_number, n): one for n, one in answers.items() if requests[n].measures}
         answered = np.array(sorted(answers), int)
         rows = [answers[n] for n in answered.tolist()]
+        self.evaluated = round_number
+        self.filters |= {n: {name: one[name] for name in STATISTICS} for n, one in answers.items() if COUNTED in one}
+        self.default_filter = pooled(self.filters.values()) or self.default_filter
         returns = np.array([row["mean_return"] for row in rows], float)
         steps = np.array([row["steps"] for row in rows], np.int64)
         return Evaluation(answered, returns, steps, _stacked_info(rows, expected), self.reported())
@@ -245,6 +279,7 @@ class FlowerExecutor:
                     if client in answers:
                         raise BadReplyError("twice", "came twice")
                     answers[client] = arrays
+                    self.last_answers[client] = time.time()
                 except BadReplyError as error:
                     self._leave_out(client, request, error)
         silent = [client for client in requests if client not in answers]
@@ -320,11 +355,12 @@ class FlowerExecutor:
         request = self._request(HELLO, 0)._replace(attempt=self.attempt)
         for node, contents in self._exchange(dict.fromkeys(newcomers, request), {}).items():
             self.met.add(node)
+            content: Any
             for content in contents:
                 try:
                     stamp = self._stamp(content)
                     check_stamp(stamp, request.stamp(stamp.client))
-                    self._enrol(stamp.client, node)
+                    self._enrol(stamp.client, node, content.config_records["answer"])
                     break
                 except (BadReplyError, UserError) as error:
                     self.refused[node] = str(error)
@@ -332,7 +368,7 @@ class FlowerExecutor:
         self.met |= self.refused.keys() & present
         self.mute = set(newcomers) - self.met
 
-    def _enrol(self, client: int, node: int) -> None:
+    def _enrol(self, client: int, node: int, said: Mapping[str, Any]) -> None:
         if not 0 <= client < self.num_clients:
             raise UserError(f"client-id (={client}) must be at least 0 and below num_clients (={self.num_clients}).")
         if self.owners and self.owners.get(client) != node:
@@ -340,8 +376,20 @@ class FlowerExecutor:
             raise UserError(f"client-id (={client}) {owner} in the list of members.")
         if client in self.nodes:
             raise UserError(f"client-id (={client}) belongs to node {self.nodes[client]} already.")
+        self._check_spaces(said.get(SPACES))
         self.nodes[client] = node
+        self.known_nodes[client], self.last_answers[client] = node, time.time()
+        self.versions[client] = str(said.get("rules.version"))
         self.refused.pop(node, None)
+
+    def _check_spaces(self, text: Any) -> None:
+        """Refuse a node whose environment has other spaces than that of the first node."""
+        if not is_announced(self.config):
+            return
+        world = announced_world(text)
+        self.announced = self.announced or world
+        rule = f"must be those of the first client (={announce(self.announced)})"
+        require(world == self.announced, "spaces", text, rule)
 
     def _wait_for_clients(self) -> None:
         wanted = self.limits.min_clients or self.num_clients
@@ -374,6 +422,23 @@ class FlowerExecutor:
         """The numbers that are only recorded; losses may have any value."""
         lost = ("lost_episodes",) if self.loses_episodes else ()
         return {f"info/{name}": ArrayRule(NUMBER, finite=False) for name in (*names, *lost)}
+
+    def _expected_filter(self, round_number: int) -> dict[str, ArrayRule]:
+        """The statistics that a client sends with its evaluation, unless selection is private."""
+        if self.config.privacy != "none" or not self.config.learner.filter_observations:
+            return {}
+        like = self.learner.stored_filters(jax.tree.map(lambda x: np.asarray(x)[None], self.learner.init_filters()))
+        rules = {name: ArrayRule(array.dtype, array.shape) for name, array in own_statistics(like, 0).items()}
+        if COUNTED in rules:
+            rules[COUNTED] = rules[COUNTED]._replace(low=0, high=self._most_observations(round_number))
+            rules["filters/variance"] = rules["filters/variance"]._replace(low=0)
+        return rules
+
+    def _most_observations(self, round_number: int) -> float:
+        """More than a client can have counted, so that none outweighs all others in the default filter."""
+        warmed_up = self.config.learner.filter_warmup_steps + self.most_steps.evaluation + self.learner.batch_length
+        a_round = self.most_steps.train + self.config.filter_weight * self.most_steps.evaluation
+        return 2.0 * (warmed_up + (round_number + 1) * a_round)
 
     def _expected_measures(self, names: Set[str], params: Params) -> dict[str, ArrayRule]:
         """The arrays that a client sends for these metrics; with privacy one message per metric."""

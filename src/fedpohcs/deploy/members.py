@@ -119,7 +119,7 @@ def remove_member(path: Path, client: int, server: Path | None) -> None:
     number = members[client].node_id
     if server is not None:
         require(number is not None, "client-id", client, "was not registered by this list", "Leave out --server.")
-        _call(server, "unregister", str(number), "fleet")
+        call_supernode(server, "unregister", str(number), "fleet")
     write_members(path, {other: keys for other, keys in members.items() if other != client})
 
 
@@ -135,10 +135,15 @@ def _register(server: Path, key: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "node.pub"
         path.write_text(f"{key}\n")
-        return int(_call(server, "register", str(path), "fleet")["node-id"])
+        return int(call_supernode(server, "register", str(path), "fleet")["node-id"])
 
 
-def _call(server: Path, *arguments: str) -> dict[str, Any]:
+def list_nodes(server: Path) -> list[dict[str, Any]]:
+    """The nodes that the SuperLink of `server` knows, and whether they are online."""
+    return call_supernode(server, "list", "fleet")["nodes"]
+
+
+def call_supernode(server: Path, *arguments: str) -> dict[str, Any]:
     """Call `flwr supernode` for the SuperLink whose files are in the folder `server`, and return what it says."""
     home = server / "flwr"
     remedy = "Name the --state-dir of a `fedpohcs flower server` that runs on this machine."
@@ -152,7 +157,7 @@ def _call(server: Path, *arguments: str) -> dict[str, Any]:
         answer = {}
     if done.returncode or not answer.get("success"):
         said = answer.get("error-message") or " ".join((done.stderr or done.stdout).split())
-        raise UserError(f"the SuperLink refused to {arguments[0]} the node: {said}")
+        raise UserError(f"the SuperLink refused to {arguments[0]} nodes: {said}")
     return answer
 
 

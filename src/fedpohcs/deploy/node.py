@@ -12,10 +12,12 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy import require_masked
 from fedpohcs.deploy.allowed import outside_names
+from fedpohcs.deploy.device import default_states, run_folder
 from fedpohcs.deploy.node_command import MAX_SKETCH
 
 if TYPE_CHECKING:  # imported at run time only if selection is private
     from fedpohcs.deploy.member import Member
+    from fedpohcs.deploy.pooling import PoolingMember
     from fedpohcs.privacy.plan import Plan
 
 
@@ -38,8 +40,7 @@ def state_folder(context: Context) -> Path:
         given = given or context.run_config.get("state-dir")
     if given:
         return Path(str(given))
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "fedpohcs"
+    return default_states()
 
 
 def check_allowed(context: Context, config: ExperimentConfig) -> None:
@@ -59,12 +60,6 @@ def check_allowed(context: Context, config: ExperimentConfig) -> None:
 def _is_simulated(context: Context) -> bool:
     given = context.node_config
     return "partition-id" in given and "client-id" not in given
-
-
-def run_folder(states: Path, run: str, client: int) -> Path:
-    """Folder for the state of one client in one run."""
-    require(run.isalnum(), "run", run, "must be letters and digits")
-    return states / run / f"client-{client}"
 
 
 def session_folder(folder: Path, members: Mapping[int, bytes]) -> Path:
@@ -102,6 +97,26 @@ def member_of(context: Context, config: ExperimentConfig, run: str) -> "Member |
     remedy = "If it is lost, make a new identity, and a new list of members and a new plan with it."
     require(os.access(ledger, os.R_OK | os.W_OK), "ledger", str(ledger), rule, remedy)
     return Member(party, folder, ledger)
+
+
+def pooling_member_of(context: Context, config: ExperimentConfig, run: str) -> "PoolingMember":
+    """The object that adds the filter of this client to a sum; only with privacy, and only without a noise budget."""
+    client, paths = logical_client(context), _key_files(context)
+    noise = config.protection.epsilon is not None
+    rule = "has no sums of filters: clients send them in the clear, or with an epsilon not at all"
+    require(config.privacy != "none" and not noise and paths is not None, "privacy", config.privacy, rule)
+    from fedpohcs.deploy.keys import ledger_of, load_identity, load_members
+    from fedpohcs.deploy.pooling import PoolingMember
+    from fedpohcs.privacy.pooling import PoolingClient
+    from fedpohcs.privacy.terms import run_parameters
+
+    assert paths is not None
+    known = load_members(paths.members)
+    plan = _checked_plan(context, config, known, paths.plan_key)
+    name = run_parameters(plan.config, plan.run).digest + run.encode()
+    identity = load_identity(paths.identity, client, known)
+    party = PoolingClient(client, name, identity, known, config.protection.min_cohort)
+    return PoolingMember(party, run_folder(state_folder(context), run, client), ledger_of(paths.identity), plan.run)
 
 
 def _checked_plan(context: Context, config: ExperimentConfig, members: Mapping[int, bytes], key: Path) -> "Plan":

@@ -12,12 +12,13 @@ from fedpohcs.core.version import __version__
 from fedpohcs.runs.checkpoints import FREE_KEYS
 from fedpohcs.server.replies import Stamp
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the protocol. Increase it when older clients and newer servers would misunderstand each other."""
 
-HELLO, MEASURE, PRIVATE, TRAIN, EVALUATE = "hello", "measure", "private", "train", "evaluate"
-MESSAGE_TYPES = {HELLO: "query.hello", MEASURE: "query.measure", PRIVATE: "query.private"}
+HELLO, MEASURE, PRIVATE, TRAIN, EVALUATE, POOL = "hello", "measure", "private", "train", "evaluate", "pool"
+MESSAGE_TYPES = {HELLO: "query.hello", MEASURE: "query.measure", PRIVATE: "query.private", POOL: "query.pool"}
 MESSAGE_TYPES |= {TRAIN: "train", EVALUATE: "evaluate"}
+SPACES = "spaces"  # key of a reply to HELLO: sizes of the environment, where the server cannot know them
 
 
 class Rules(NamedTuple):

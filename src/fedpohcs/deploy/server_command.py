@@ -2,12 +2,14 @@
 
 import ssl
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.deploy.programs import (
+    LOOPBACK,
     checked_port,
     end_child,
     free_port,
@@ -15,6 +17,7 @@ from fedpohcs.deploy.programs import (
     start_child,
     wait_until_answered,
 )
+from fedpohcs.deploy.status import VARIABLE
 
 SECONDS_PER_POLL = 0.2
 MIB = 2**20
@@ -40,6 +43,8 @@ class ServerOptions:
     """MiB of a request; larger ones are refused."""
     max_connections: int = 1000
     """Connections at the same time; more are closed."""
+    status_port: int = 0
+    """Port of the status page, which only this machine reaches. 0: any free port."""
     telemetry: bool = False
     """Let Flower send usage statistics to its developers."""
 
@@ -50,12 +55,17 @@ class ServerOptions:
         for name in ("max_request", "max_connections"):
             value = getattr(self, name)
             require(value > 0, name.replace("_", "-"), value, "must be at least 1")
-        require(0 <= self.control_port < 2**16, "control-port", self.control_port, "must be from 0 to 65535")
+        for name in ("control_port", "status_port"):
+            value = getattr(self, name)
+            require(0 <= value < 2**16, name.replace("_", "-"), value, "must be from 0 to 65535")
         _check_pair(self.certificate, self.key)
 
 
 def run_server(given: ServerOptions) -> None:
     """Run both processes until stopped; if one ends, end the other and say so."""
+    from fedpohcs.analysis.live import serve
+    from fedpohcs.deploy.members import list_nodes
+    from fedpohcs.deploy.status_page import FleetPage
     from fedpohcs.deploy.superlink import SuperLink
 
     checked_port(given.port, given.host)
@@ -65,15 +75,20 @@ def run_server(given: ServerOptions) -> None:
     superlink.prepare()
     front = superlink.front(given.port, given.certificate.absolute(), given.key.absolute(), given.host)
     front = replace(front, max_request=given.max_request * MIB, max_connections=given.max_connections)
-    environment = quiet_environment(telemetry=given.telemetry) | {"FLWR_HOME": str(superlink.home)}
+    status = folder / "status.json"
+    environment = quiet_environment(telemetry=given.telemetry)
+    environment |= {"FLWR_HOME": str(superlink.home), VARIABLE: str(status)}
     processes = {"SuperLink": start_child(superlink.command(), environment)}
     try:
         wait_until_answered(superlink.port, "SuperLink", lambda: _check_alive(processes))
         processes["front"] = start_child(front.command(), environment)
         print(f"to control it on this machine: export FLWR_HOME={superlink.home}", flush=True)
-        while True:
-            _check_alive(processes)
-            time.sleep(SECONDS_PER_POLL)
+        with serve(FleetPage(lambda: list_nodes(folder), status), given.status_port) as page:
+            print(f"status of the fleet: http://{LOOPBACK}:{page.server_port}/", flush=True)
+            threading.Thread(target=page.serve_forever, daemon=True).start()
+            while True:
+                _check_alive(processes)
+                time.sleep(SECONDS_PER_POLL)
     finally:
         for process in reversed(processes.values()):
             end_child(process)

@@ -27,8 +27,9 @@ from fedpohcs.core.types import (
 )
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
-from fedpohcs.learners.base import Broadcast, Learner, make_learner
+from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
+from fedpohcs.learners.personal import client_learner
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.optimisers import make_optimiser
@@ -113,7 +114,7 @@ class LocalExecutor(ABC):
         self.num_held_out = config.federation.held_out_clients
         self.members = np.arange(self.num_clients + self.num_held_out) if members is None else members
         self.world = make_world(config)
-        self.learner = make_learner(config.learner, self.world)
+        self.learner = client_learner(config, self.world)
         self.program = ClientProgram(
             self.learner, config.federation.evaluation_episodes, config.filter_weight, keeps_controls(config)
         )

@@ -12,7 +12,8 @@ from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import ClientIds, Params, Vector
 from fedpohcs.runs.loading import read_config
-from fedpohcs.runs.stored import find_stored, stored_arrays
+from fedpohcs.runs.policy import default_moments
+from fedpohcs.runs.stored import find_stored, require_filters, stored_arrays
 
 FIRST_ROUND = 2**20  # a round that no run has, so that episodes differ from those of its evaluations
 
@@ -57,6 +58,7 @@ def evaluate_policy(
     stored = find_stored(run)
     source = read_config(stored.run)
     arrays, round_number = stored_arrays(stored, source)
+    require_filters(stored, arrays, source)
     config = _population(source, level, clients, held_out, episodes)
     from fedpohcs.execution import make_executor
     from fedpohcs.runs.experiment import check_names, configure_jax
@@ -68,7 +70,8 @@ def evaluate_policy(
         number = config.federation.num_clients + config.federation.held_out_clients
         everyone = np.arange(number)
         own = np.full(number, _same_population(source, config)) & (everyone < len(arrays.get("filters/mean", ())))
-        _fill_filters(executor.state.filters.observation, arrays, own, source.federation.num_clients)
+        if source.learner.filter_observations:
+            _fill_filters(executor.state.filters.observation, arrays, own, source.federation.num_clients)
         params = _filled_params(executor.initial_params(), arrays, str(stored))
         found = executor.evaluate(params, FIRST_ROUND + seed, everyone)
     finally:
@@ -89,6 +92,7 @@ def _population(
         num_candidates=1,
         num_selected=1,
         client_weights=None,
+        personal="none",  # what is stored is the shared policy
         held_out_clients=federation.held_out_clients if held_out is None else held_out,
         evaluation_episodes=federation.evaluation_episodes if episodes is None else episodes,
     )
@@ -103,16 +107,14 @@ def _same_population(source: ExperimentConfig, config: ExperimentConfig) -> bool
 
 def _fill_filters(moments: Any, arrays: dict[str, np.ndarray], own: np.ndarray, num_clients: int) -> None:
     """Give each client its own observation statistics, or those of all clients of the run together."""
-    if "filters/mean" not in arrays:
-        return
-    mean, variance, count = (arrays[f"filters/{name}"].astype(np.float64) for name in ("mean", "variance", "count"))
-    weight = count[:num_clients] / max(count[:num_clients].sum(), 1)
-    pooled = weight @ mean[:num_clients]
-    spread = weight @ (variance[:num_clients] + (mean[:num_clients] - pooled) ** 2)
+    pooled = default_moments(arrays, num_clients)
+    assert pooled is not None  # refused before
+    moments.seen[:], moments.mean[:], moments.squares[:] = 1, *pooled
     rows = np.flatnonzero(own)
-    moments.seen[:], moments.mean[:], moments.squares[:] = 1, pooled, spread
-    moments.seen[rows], moments.mean[rows] = count[rows], mean[rows]
-    moments.squares[rows] = variance[rows] * count[rows, None]
+    if len(rows):
+        mean, variance, count = (arrays[f"filters/{name}"].astype(np.float64) for name in ("mean", "variance", "count"))
+        moments.seen[rows], moments.mean[rows] = count[rows], mean[rows]
+        moments.squares[rows] = variance[rows] * count[rows, None]
 
 
 def _filled_params(template: Params, arrays: dict[str, np.ndarray], name: str) -> Params:

@@ -4,6 +4,7 @@ import importlib.util
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest,
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.candidates import client_weight
-from fedpohcs.server.optimisers import make_optimiser
+from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
 from fedpohcs.server.selection.base import asks_every_candidate
@@ -57,7 +58,7 @@ class History(NamedTuple):
 
     @property
     def mean_returns(self) -> list[float]:
-        """Mean return over all clients, by round; round 0 comes before training. NaN for rounds without evaluation."""
+        """Mean return over the evaluated clients, by round; round 0 comes before training. NaN: not evaluated."""
         returns = [record.evaluation.mean_return for record in self.records]
         return [float(some.mean()) if len(some) else math.nan for some in returns]
 
@@ -156,6 +157,7 @@ def run_experiment(
     keep: Keep = KEEP_BEST,
     keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
+    elsewhere: bool = False,
 ) -> History:
     """Train a federation as `config` says, and store the run in `out` if given.
 
@@ -168,9 +170,10 @@ def run_experiment(
         keep: which policies to keep besides the last.
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
+        elsewhere: the environments are on other machines, and may be unknown here.
     """
     refuse_while_importing()
-    check_names(config)
+    check_names(config, elsewhere=elsewhere)
     _check_cadence(checkpoint_every)
     if out is None:
         return _run_all(_new_training(config, make_clients), None, observers, 0, keep, keep_records)
@@ -187,6 +190,7 @@ def resume_experiment(
     keep: Keep = KEEP_BEST,
     keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
+    elsewhere: bool = False,
 ) -> History:
     """Continue a run that stopped, from its last checkpoint, with the same results. History holds the new rounds only.
 
@@ -198,11 +202,12 @@ def resume_experiment(
         keep: which policies to keep besides the last.
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
+        elsewhere: the environments are on other machines, and may be unknown here.
     """
     refuse_while_importing()
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
-        check_names(folder.config)
+        check_names(folder.config, elsewhere=elsewhere)
         training = _continue_training(folder, make_clients)
         return _run_all(training, folder, observers, checkpoint_every, keep, keep_records)
 
@@ -280,10 +285,11 @@ def configure_jax(groups: int) -> None:
     devices.configure_jax(groups)
 
 
-def check_names(config: ExperimentConfig) -> None:
+def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     """Refuse names that are not registered, and settings that the world does not allow, before anything is written.
 
     This is not done when a config is made: runs can be read without the packages of their selector or world.
+    If the environments are `elsewhere`, they may be unknown here: whoever knows them calls `check_acting`.
     """
     register_plugins()
     if config.algorithm is not None:
@@ -291,9 +297,6 @@ def check_names(config: ExperimentConfig) -> None:
     require_known("selector", config.selector, SELECTORS)
     selector = make_selector(config.selector)
     world = check_world(config)
-    if issubclass(world, HostWorld):
-        world = make_world(config)  # says what is missing; worlds made with JAX must wait until that is configured
-    config.learner.check_actions(world.actions)
     _check_standardised(config, selector)
     federation = config.federation
     require_known("federation.aggregator", federation.aggregator, AGGREGATORS)
@@ -301,14 +304,42 @@ def check_names(config: ExperimentConfig) -> None:
     require_known("federation.server_optimiser", optimiser, OPTIMISERS)
     make_optimiser(optimiser, config.server_optimiser)
     _check_trust(config, selector)
+    _check_personal(config, selector, world)
     if config.privacy != "none":
         _check_privacy(config, selector)
-    if federation.aggregator == "policy-mean":
+    if not issubclass(world, HostWorld):
+        check_acting(config, world)  # worlds made with JAX must wait until that is configured
+    elif not elsewhere:
+        check_acting(config, make_world(config))  # says what is missing
+
+
+def check_acting(config: ExperimentConfig, world: Any) -> None:
+    """Refuse a learner or an aggregator that does not fit the actions of the world."""
+    config.learner.check_actions(world.actions)
+    if config.federation.aggregator == "policy-mean":
         from fedpohcs.worlds.base import DiscreteActions
 
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
-        require(tabular, "federation.aggregator", federation.aggregator, rule, "Use parameter-mean.")
+        require(tabular, "federation.aggregator", config.federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) -> None:
+    """Refuse personal weights where clients act outside JAX, and with metrics that read the shared policy."""
+    kept = config.federation.personal
+    if kept == "none":
+        return
+    traced = not isinstance(world, HostWorld)
+    rule = f"needs a world in JAX, which {config.world!r} is not"
+    require(traced, "federation.personal", kept, rule, "Use none.")
+    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    optimiser = make_optimiser(optimiser_name(config, selector), constant)
+    steers = optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
+    rule = f"cannot be combined with server optimiser {optimiser.name!r}, which steers all weights of clients"
+    require(not steers, "federation.personal", kept, rule)
+    reads = sorted(name for name in selector.requires if find_metric(name).reads != "returns")
+    rule = f"cannot be combined with selector {config.selector!r}, whose {' and '.join(reads)} read the shared policy"
+    require(not reads, "federation.personal", kept, rule, "Use fedavg, full or power-of-choice.")
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:

@@ -1,5 +1,6 @@
 """Plays a trained policy in the world of one client, step by step."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,9 @@ class _Theatre:
         from fedpohcs.worlds.pictures import find_painter
 
         self.policy, self.greedy = load_run_policy(run), greedy
+        self.has_own = self.policy.filter_mean is not None or self.policy.default_filter is None
+        if not self.has_own:
+            warnings.warn("clients of a fleet keep their filters: the default filter is used", stacklevel=3)
         self.world: Any = check_world(config).from_config(config)
         painter = find_painter(config.world)
         self.scene = painter.scene if painter else lambda simulator: None
@@ -71,7 +75,7 @@ class _Theatre:
         """An episode for each generator. Only the first is drawn: rendering may take longer than playing."""
 
         def act(window: np.ndarray, generator: np.random.Generator) -> Any:
-            return self.policy.act(window, client, None if self.greedy else generator)
+            return self.policy.act(window, client if self.has_own else None, None if self.greedy else generator)
 
         simulator = self.open(client)
         drawn = Stage(simulator, self.world.horizon, self.scene, self.window)

@@ -7,13 +7,13 @@
 
 Clients count from 0 here, as in the files of a run. Observations are raw: every client rescales them by its own
 running statistics, which are part of the file. Who is none of the clients uses the statistics of all of them together.
+A file that a device of a fleet exported has the statistics of that device alone, and uses them without `client`.
 """
 
 import json
 import math
 import os
 import struct
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -25,6 +25,7 @@ import numpy as np
 
 SMALLEST_STD = 1e-6
 """Observations that vary less than this are only centred, as in training."""
+DEFAULT_MEAN, DEFAULT_VARIANCE = "filters/default_mean", "filters/default_variance"
 PLAIN_KINDS = "biufU"  # truth values, numbers and text
 UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
@@ -85,10 +86,10 @@ class Policy:
 
     def filter_of(self, client: int | None = None) -> tuple[np.ndarray, np.ndarray] | None:
         """Mean and standard deviation of a client's observations, or of all clients' together; None: not filtered."""
-        if self.filter_mean is None or self.filter_std is None:
-            return None
-        if client is None:
+        if client is None or self.default_filter is None:
             return self.default_filter
+        if self.filter_mean is None or self.filter_std is None:
+            raise ValueError(f"client (={client}) must be None: the file has the default filter alone.")
         if not 0 <= client < len(self.filter_mean):
             raise ValueError(f"client (={client}) must be at least 0 and below {len(self.filter_mean)}.")
         return self.filter_mean[client], self.filter_std[client]
@@ -102,7 +103,7 @@ class Policy:
 
 
 def load_policy(path: str | PathLike[str]) -> Policy:
-    """Read a file that `fedpohcs export` wrote, or raise `ValueError`. Warns if needed filters are missing."""
+    """Read a file that `fedpohcs export` wrote, or raise `ValueError`, also if needed filters are missing."""
     stored = read_arrays(path)
     if "about" not in stored:
         raise ValueError(f"{path} is not an exported policy. Make one: fedpohcs export RUN policy.npz")
@@ -174,15 +175,13 @@ def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
     count = _num_layers(arrays)
     layers = [tuple(arrays[f"policy/layers/{i}/{part}"] for part in ("kernel", "bias")) for i in range(count)]
     mean = std = pooled = None
+    if about.get("filtered"):
+        moments = default_moments(arrays, about.get("num_clients"))
+        if moments is None:
+            raise ValueError("it was trained on filtered observations, but no filters are stored with it")
+        pooled = moments[0].astype(np.float32), _standard_deviation(moments[1]).astype(np.float32)
     if about.get("filtered") and "filters/mean" in arrays:
         mean, std = arrays["filters/mean"], _standard_deviation(arrays["filters/variance"])
-        pooled = _pooled(arrays, about.get("num_clients"))
-    elif about.get("filtered"):
-        warnings.warn(
-            "the policy was trained on filtered observations, but no filters are stored with it: its actions are wrong "
-            "unless observations are rescaled elsewhere.",
-            stacklevel=3,
-        )
     return Policy(tuple((kernel, bias) for kernel, bias in layers), arrays["policy/log_std"], about, mean, std, pooled)
 
 
@@ -191,18 +190,21 @@ def _standard_deviation(variance: np.ndarray) -> np.ndarray:
     return np.where(std > SMALLEST_STD, std, 1).astype(variance.dtype)
 
 
-def _pooled(arrays: dict[str, np.ndarray], num_clients: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of all observations of all clients, as if one client had seen them.
+def default_moments(arrays: dict[str, np.ndarray], num_clients: Any = None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and variance of all observations of all clients, as if one client had seen them; None: nothing is known.
 
-    Held-out clients, whose rows follow, do not count.
+    Held-out clients, whose rows follow, do not count. A fleet stores the pooled numbers alone.
     """
+    if DEFAULT_MEAN in arrays:
+        return arrays[DEFAULT_MEAN].astype(np.float64), arrays[DEFAULT_VARIANCE].astype(np.float64)
+    if "filters/mean" not in arrays:
+        return None
     own = slice(num_clients if isinstance(num_clients, int) and num_clients > 0 else None)
     means, variances = (arrays[f"filters/{name}"][own].astype(np.float64) for name in ("mean", "variance"))
     count = arrays["filters/count"][own].astype(np.float64) if "filters/count" in arrays else np.ones(len(means))
     weight = count / count.sum() if count.sum() > 0 else np.full(len(means), 1 / max(len(means), 1))
     mean = weight @ means
-    variance = weight @ (variances + (means - mean) ** 2)
-    return mean.astype(np.float32), _standard_deviation(variance).astype(np.float32)
+    return mean, weight @ (variances + (means - mean) ** 2)
 
 
 def _num_layers(arrays: dict[str, np.ndarray]) -> int:
@@ -213,13 +215,12 @@ def _check_policy(arrays: dict[str, np.ndarray]) -> None:
     """Refuse arrays that are missing, hold no numbers, or do not fit each other."""
     count = _num_layers(arrays)
     wanted = [f"policy/layers/{index}/{part}" for index in range(count) for part in ("kernel", "bias")]
-    wanted += ["policy/log_std", *(["filters/variance"] if "filters/mean" in arrays else [])]
+    filters = (("filters/mean", "filters/variance"), (DEFAULT_MEAN, DEFAULT_VARIANCE))
+    wanted += ["policy/log_std", *(name for pair in filters if pair[0] in arrays for name in pair)]
     missing = [name for name in wanted if name not in arrays]
     if missing or not count:
         raise ValueError(f"it holds no tanh policy: it lacks {', '.join(missing) or 'every layer'}")
-    if any(
-        arrays[name].dtype.kind != "f" for name in [*wanted, *(["filters/mean"] if "filters/mean" in arrays else [])]
-    ):
+    if any(arrays[name].dtype.kind != "f" for name in wanted):
         raise ValueError("its arrays are not all of floating-point numbers")
     width: int | None = None
     for index in range(count):
@@ -229,10 +230,16 @@ def _check_policy(arrays: dict[str, np.ndarray]) -> None:
         width = kernel.shape[1]
     if arrays["policy/log_std"].shape not in ((0,), (width,)):
         raise ValueError("its log_std does not fit the actions")
-    if "filters/mean" in arrays:
-        count = arrays.get("filters/count")
-        if count is not None and (count.dtype.kind != "f" or count.shape != arrays["filters/mean"].shape[:1]):
-            raise ValueError("its counts of observations do not fit the clients")
-        mean, observed = arrays["filters/mean"], arrays["policy/layers/0/kernel"].shape[0]
-        if mean.ndim != 2 or mean.shape != arrays["filters/variance"].shape or mean.shape[1] != observed:
-            raise ValueError("its filters do not fit the observations")
+    _check_filters(arrays, arrays["policy/layers/0/kernel"].shape[0])
+
+
+def _check_filters(arrays: dict[str, np.ndarray], observed: int) -> None:
+    if DEFAULT_MEAN in arrays and {arrays[name].shape for name in (DEFAULT_MEAN, DEFAULT_VARIANCE)} != {(observed,)}:
+        raise ValueError("its default filter does not fit the observations")
+    if "filters/mean" not in arrays:
+        return
+    mean, count = arrays["filters/mean"], arrays.get("filters/count")
+    if count is not None and (count.dtype.kind != "f" or count.shape != mean.shape[:1]):
+        raise ValueError("its counts of observations do not fit the clients")
+    if mean.ndim != 2 or mean.shape != arrays["filters/variance"].shape or mean.shape[1] != observed:
+        raise ValueError("its filters do not fit the observations")

@@ -8,10 +8,12 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
+from fedpohcs.core.trees import named_arrays
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, checkpoint_files, checkpoint_name, from_bytes
 from fedpohcs.runs.keeping import FOLDER, LAST, policy_file
 from fedpohcs.runs.layout import POLICY_ROUND
-from fedpohcs.runs.policy import read_arrays
+from fedpohcs.runs.policy import DEFAULT_MEAN, DEFAULT_VARIANCE, default_moments, read_arrays
+from fedpohcs.server.protocols import RemoteClients
 
 
 class Stored(NamedTuple):
@@ -37,6 +39,26 @@ def find_stored(named: Path | str) -> Stored:
 
 def stored_arrays(stored: Stored, config: ExperimentConfig) -> tuple[dict[str, np.ndarray], int]:
     """The arrays of a policy by name, with the filters of the clients, and its round."""
+    arrays, round_number = _found_arrays(stored, config)
+    if config.learner.filter_observations and default_moments(arrays) is None:
+        arrays |= _last_filter(stored.run)
+    return arrays, round_number
+
+
+def require_filters(stored: Stored, arrays: dict[str, np.ndarray], config: ExperimentConfig) -> None:
+    """Refuse a policy without the filters that its observations must pass: its actions would be wrong."""
+    if config.learner.filter_observations and default_moments(arrays) is None:
+        remedy = "On a device that took part: fedpohcs flower export OUTPUT"
+        raise UserError(f"run (={str(stored)!r}) has no observation filters, its clients keep them. {remedy}")
+
+
+def _last_filter(run: Path) -> dict[str, np.ndarray]:
+    """The default filter of the last policy: a private fleet makes it once, at the end of the run."""
+    last = _read_file(Stored(run)) or {}
+    return {name: last[name] for name in (DEFAULT_MEAN, DEFAULT_VARIANCE) if name in last}
+
+
+def _found_arrays(stored: Stored, config: ExperimentConfig) -> tuple[dict[str, np.ndarray], int]:
     kept = _read_file(stored)
     checkpoint = _read_checkpoint(stored) if kept is None or stored.which == LAST else None
     if checkpoint is not None and (kept is None or checkpoint.round > _round(kept, config)):
@@ -95,16 +117,22 @@ def _read_checkpoint(stored: Stored) -> Checkpoint | None:
 
 def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[str, np.ndarray]:
     """What `Executor.stored_policy` gave when the checkpoint was written."""
-    from fedpohcs.learners.base import make_learner
+    from fedpohcs.learners.personal import client_learner
     from fedpohcs.worlds import make_world
 
     state: Any = checkpoint.state
     require_checkpoint(hasattr(state, "server") and hasattr(state, "clients"), "the state of a run")
-    learner, clients = make_learner(config.learner, make_world(config)), state.clients
+    clients = state.clients
     while hasattr(clients, "clients"):  # of private clients
         clients = clients.clients
-    filters = learner.stored_filters(clients.state.filters) if hasattr(clients, "state") else {}
-    return {**learner.arrays(state.server.params), **filters}
+    if isinstance(clients, RemoteClients):  # whose environments may be unknown here
+        known = isinstance(clients.default_filter, dict)
+        require_checkpoint(
+            known and all(isinstance(x, np.ndarray) for x in clients.default_filter.values()), "a filter of arrays"
+        )
+        return {**named_arrays(state.server.params), **clients.default_filter}
+    learner = client_learner(config, make_world(config))
+    return {**learner.arrays(state.server.params), **learner.stored_filters(clients.state.filters)}
 
 
 def _names(run: Path) -> list[str]:

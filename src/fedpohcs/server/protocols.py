@@ -11,6 +11,7 @@ class RemoteClients(NamedTuple):
     """Stands in a checkpoint for clients that keep their own state elsewhere, under the name of the run."""
 
     run: str
+    default_filter: Any = {}  # noqa: RUF012 - arrays by name as `policy.npz` has them, of all clients together
 
 
 class MostSteps(NamedTuple):

@@ -46,8 +46,8 @@ function drawCurves() {
   const view = frame(figure, {
     height: Math.max(300, Math.min(440, figure.clientWidth * 0.5)),
     x: { domain: [0, longest.at(-1) || 1], label: AXES[clock] ?? clock, whole: clock === "rounds" },
-    y: { domain: curveRange(lines), label: "mean return over all clients" },
-    description: `Mean return over all clients against ${clock}, for ${lines.map((line) => line.group.label).join(", ")}`,
+    y: { domain: curveRange(lines), label: `mean return over ${panel().averagedOver}` },
+    description: `Mean return over ${panel().averagedOver} against ${clock}, for ${lines.map((line) => line.group.label).join(", ")}`,
   });
   drawLines(view, lines);
   figure.append(element("figcaption", {}, curveCaption()));

@@ -82,6 +82,9 @@ function drawHeader() {
           ` ${done} of ${total} rounds.`,
         ]
       : []),
+    ...runs
+      .filter((run) => run.rounds < run.totalRounds && run.answered < run.numClients)
+      .map((run) => ` ${run.answered} of ${run.numClients} clients answered the latest evaluation (seed ${run.seed}).`),
   );
   byId("made").textContent =
     `Made by fedpohcs ${data.version}. Client ids count from 0. Round 0 is the evaluation before training.`;

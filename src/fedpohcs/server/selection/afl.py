@@ -38,8 +38,8 @@ def softmax_of_largest(value: Vector, sharpness: float, dropped: float) -> Vecto
     kept &= np.isfinite(known)
     if not kept.any():
         return np.zeros(len(value))
-    weight = np.where(kept, np.exp(sharpness * (np.where(kept, known, 0.0) - known[kept].max())), 0.0)
-    return weight / weight.sum()
+    power = np.where(kept, np.exp(sharpness * (np.where(kept, known, 0.0) - known[kept].max())), 0.0)
+    return power / power.sum()
 
 
 def draw_and_explore(question: Question, clients: ClientIds, probability: Vector, at_random: int) -> ClientIds:

@@ -51,8 +51,6 @@ def draw_up_to(probability: Vector, generator: np.random.Generator) -> np.ndarra
     total = float(probability.sum())
     if abs(total - round(total)) < 1e-9:
         return draw(probability, generator)
-    order = generator.permutation(len(probability))
-    reached = np.cumsum(probability[order])
-    ticks = generator.random() + np.arange(np.ceil(total))
-    ticks = ticks[ticks < reached[-1]]
-    return np.sort(order[np.searchsorted(reached, ticks, side="right")])
+    nobody = np.ceil(total) - total  # a position for nobody makes the sum whole
+    drawn = draw(np.append(probability, nobody), generator)
+    return drawn[drawn < len(probability)]
