@@ -27,7 +27,7 @@ from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.keeping import Keep
 from fedpohcs.runs.policy import load_policy, read_arrays
 
-from .loop import LoopGrid
+from .loop import LoopGrid, give_plan
 from .test_executor import SHORT, Interrupted, StopAfter
 
 pytestmark = pytest.mark.usefixtures("no_sleep")
@@ -90,8 +90,8 @@ def run_listening(config: ExperimentConfig, folder: Path, keys: Keys) -> Fleet:
 
 
 def run_on(grid: LoopGrid, config: ExperimentConfig, out: Path, keys: Keys | None = None, **rest: Any) -> Path:
-    members = load_members(keys.members) if keys else None
-    make_clients = partial(make_flower_executor, grid=grid, limits=SHORT, members=members)
+    members, plan = (load_members(keys.members), give_plan(grid, config, keys)) if keys else (None, b"")
+    make_clients = partial(make_flower_executor, grid=grid, limits=SHORT, members=members, plan=plan)
     run_experiment(config, out, make_clients=make_clients, **rest)
     return out
 

@@ -25,12 +25,6 @@ def require_no_held_out(config: ExperimentConfig) -> None:
     require(number == 0, "federation.held_out_clients", number, rule, "Use fedpohcs train.")
 
 
-def require_shared(config: ExperimentConfig) -> None:
-    """Refuse personal weights, which nodes do not keep."""
-    kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
-    require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")
-
-
 def require_masked(config: ExperimentConfig) -> None:
     """Refuse private selection that is safe in a simulation only."""
     from fedpohcs.server.selection.base import asks_every_candidate
@@ -42,3 +36,9 @@ def require_masked(config: ExperimentConfig) -> None:
     named = config.privacy != "none" and bool(selector.requires) and not asks_every_candidate(selector)
     rule = "lets the server name the cohorts, which with privacy only a simulation does"
     require(not named, "selector", config.selector, rule, "Use fedpohcs.")
+
+
+def require_shared(config: ExperimentConfig) -> None:
+    """Refuse personal weights, which nodes do not keep."""
+    kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
+    require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")

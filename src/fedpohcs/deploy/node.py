@@ -105,7 +105,7 @@ def pooling_member_of(context: Context, config: ExperimentConfig, run: str) -> "
     noise = config.protection.epsilon is not None
     rule = "has no sums of filters: clients send them in the clear, or with an epsilon not at all"
     require(config.privacy != "none" and not noise and paths is not None, "privacy", config.privacy, rule)
-    from fedpohcs.deploy.keys import load_identity, load_members
+    from fedpohcs.deploy.keys import ledger_of, load_identity, load_members
     from fedpohcs.deploy.pooling import PoolingMember
     from fedpohcs.privacy.pooling import PoolingClient
     from fedpohcs.privacy.terms import run_parameters
@@ -113,11 +113,10 @@ def pooling_member_of(context: Context, config: ExperimentConfig, run: str) -> "
     assert paths is not None
     known = load_members(paths.members)
     plan = _checked_plan(context, config, known, paths.plan_key)
-    name = run_parameters(plan.config, plan.run).digest
+    name = run_parameters(plan.config, plan.run).digest + run.encode()
     identity = load_identity(paths.identity, client, known)
     party = PoolingClient(client, name, identity, known, config.protection.min_cohort)
-    states = state_folder(context)  # the server names the run, but not the plan: one pledge per plan
-    return PoolingMember(party, run_folder(states, run, client), run_folder(states, plan.run.hex(), client))
+    return PoolingMember(party, run_folder(state_folder(context), run, client), ledger_of(paths.identity), plan.run)
 
 
 def _checked_plan(context: Context, config: ExperimentConfig, members: Mapping[int, bytes], key: Path) -> "Plan":

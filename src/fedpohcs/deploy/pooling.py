@@ -4,6 +4,7 @@ Without privacy clients send their statistics with every evaluation. With privac
 at the end of the run.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.deploy.device import STATISTICS, kept_statistics
-from fedpohcs.privacy.errors import RefusedError
+from fedpohcs.privacy.errors import RefusedError, demand
+from fedpohcs.privacy.ledger import opened_ledger
 from fedpohcs.privacy.pooling import Pledge, PoolingClient, make_roster, read_sum, roster_clients
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
 from fedpohcs.runs.policy import DEFAULT_MEAN, DEFAULT_VARIANCE, default_moments
@@ -84,9 +86,9 @@ def summands(statistics: Mapping[str, np.ndarray]) -> list[float]:
 class PoolingMember:
     """Answers for one client in one run; what it must remember is on disk before a reply leaves."""
 
-    def __init__(self, party: PoolingClient, folder: Path, pledges: Path) -> None:
-        """Make a member that finds its filter in `folder` and keeps its pledge in `pledges`."""
-        self.party, self.folder, self.pledges = party, folder, pledges
+    def __init__(self, party: PoolingClient, folder: Path, ledger: Path, run: bytes) -> None:
+        """`run` names the run in its plan, by which the client's `ledger` has the cohort of its sum."""
+        self.party, self.folder, self.ledger, self.run = party, folder, ledger, run
 
     def answer(self, message: bytes, round_number: int) -> bytes:
         """The reply to a message; nothing if it is refused."""
@@ -99,25 +101,29 @@ class PoolingMember:
         except RefusedError as reason:
             log.warning("client %d adds nothing to a sum of filters: %s", self.party.client, reason)
             return b""
-        make_private_folder(self.pledges)
-        replace_file(self.pledges / FILE, to_bytes(Checkpoint(0, {}, _stored(pledge))), mode=0o600)
+        make_private_folder(self.folder)
+        replace_file(self.folder / FILE, to_bytes(Checkpoint(0, {}, _stored(pledge))), mode=0o600)
         return reply
 
     def _upload(self, pledge: Pledge | None, roster: bytes, round_number: int) -> tuple[Pledge, bytes]:
         statistics = kept_statistics(self.folder)
         if pledge is None or len(statistics) < len(STATISTICS):
             raise RefusedError("it has announced no key, or has no filter")
-        return self.party.upload(pledge, roster, round_number, summands(statistics))
+        pledge, upload = self.party.upload(pledge, roster, round_number, summands(statistics))
+        cohort = hashlib.sha256(repr(pledge.cohort).encode()).digest()
+        with opened_ledger(self.ledger, self.run) as ledger:  # the server names the folder, but not the plan
+            demand(ledger.answer(0, "filters", lambda: cohort) == cohort, "it was in a sum over others before")
+        return pledge, upload
 
     def _load(self) -> Pledge | None:
         try:
-            state: Any = from_bytes((self.pledges / FILE).read_bytes()).state
+            state: Any = from_bytes((self.folder / FILE).read_bytes()).state
             secret, cohort, last, context, upload = state
             return Pledge(secret.tobytes(), tuple(map(int, cohort)), int(last), context.tobytes(), upload.tobytes())
         except FileNotFoundError:
             return None
         except (DamagedError, OSError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise RefusedError(f"{self.pledges / FILE} {error}") from error  # a new key would forget the cohort
+            raise RefusedError(f"{self.folder / FILE} {error}") from error  # a new key would forget the cohort
 
 
 def _stored(pledge: Pledge) -> list[Any]:

@@ -340,7 +340,7 @@ class PrivateClient:
         """The sketch of the prepared table; the upload and the score need the same."""
         if self._sketched is None or self._sketched[0] != round_number:
             parameters = self.parameters
-            seed = sketch_seed(parameters.run, round_number)
+            seed = sketch_seed(bytes.fromhex(parameters.ask.sketch), round_number)
             self._sketched = round_number, count_sketch(self._table, seed, parameters.num_slots)
         return self._sketched[1]
 

@@ -13,9 +13,9 @@ from fedpohcs.privacy.errors import demand
 Integers = NDArray[np.int64]
 
 
-def sketch_seed(run: bytes, round_number: int) -> int:
+def sketch_seed(name: bytes, round_number: int) -> int:
     """The seed all candidates of a round share. It is public: the server never sees a sketch."""
-    digest = hashlib.sha256(b"fedpohcs sketch" + run + round_number.to_bytes(4, "little")).digest()
+    digest = hashlib.sha256(b"fedpohcs sketch" + name + round_number.to_bytes(4, "little")).digest()
     return int.from_bytes(digest[:8], "big")
 
 

@@ -41,6 +41,7 @@ class Ask:
     weights: tuple[float, ...] = ()  # q_n of every client
     form: Literal["table", "number", "ticket", ""] = "table"  # of the metric by which candidates are ranked
     prefers: Literal["high", "low", ""] = "high"  # values of which the K candidates have; "": the server decides
+    sketch: str = bytes(32).hex()  # names the hash functions of sketches; public, and the same with and without a plan
     drawn: bool = True  # cohorts are the candidates that the seed draws; otherwise those that the server invites
 
 
@@ -101,12 +102,12 @@ def quorum(number: int) -> int:
 
 def run_parameters(config: ExperimentConfig, run: bytes | None = None) -> Parameters:
     """The parameters of a run. Without a plan, which names it, equal configs give equal parameters."""
-    if run is None:
-        run = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
-    return Parameters(config.privacy, run, config.protection, _ask(config, make_selector(config.selector)))
+    name = hashlib.sha256(f"{config.world}/{config.level}/{config.seed}".encode()).digest()
+    ask = _ask(config, make_selector(config.selector), name.hex())
+    return Parameters(config.privacy, run or name, config.protection, ask)
 
 
-def _ask(config: ExperimentConfig, selector: Selector) -> Ask:
+def _ask(config: ExperimentConfig, selector: Selector, sketch: str) -> Ask:
     federation = config.federation
     tables = hidden_as(selector.requires, "table")
     forms = ["table"] if tables else [find_metric(name).hide or "" for name in sorted(selector.requires)]
@@ -118,6 +119,7 @@ def _ask(config: ExperimentConfig, selector: Selector) -> Ask:
         tuple(client_weight(federation).tolist()),
         forms[0] if forms else "",  # pyright: ignore[reportArgumentType]
         selector.prefers or "",
+        sketch,
         asks_every_candidate(selector),
     )
 
