@@ -71,6 +71,7 @@ def _commands() -> dict[str, Any]:
         "flower": {
             "run": _with_preset(flower.RunOptions),
             "app": _with_preset(flower.AppOptions),
+            "plan": _with_preset(flower.PlanOptions),
             "server": ServerOptions,
             "node": NodeOptions,
             "export": flower.ExportOptions,

@@ -124,7 +124,7 @@ class HostExecutor(LocalExecutor):
         return [self._reported(order, play.client, one) for play, one in zip(plays, played, strict=True)]
 
     def _reported(self, order: PlayOrder, client: int, played: ClientEpisodes) -> ClientEpisodes:
-        """Log a warning for a failure, with the round and the client, counted from 1; return what was played."""
+        """Log a warning for a failure, with the round and the client; return what was played."""
         number = order.round_number + (order.purpose in (Purpose.TRAINING, Purpose.MODELLING))
         where = f"client {client}, round {number}"
         if played.failure is not None:
