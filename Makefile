@@ -1,7 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. Another Python: make PYTHON=python3.12 test
 PYTHON ?= python3
 BIN := .venv/bin
-TESTED := dev mujoco gym sumo sumo-build privacy he tensorboard flower flower-simulation
+TESTED := dev mujoco gym sumo sumo-build privacy he sweep tensorboard flower flower-simulation
 # Tests of one file share what they made; in the order of their names long files come early.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \

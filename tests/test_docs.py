@@ -30,8 +30,18 @@ from fedpohcs.core.config import (
     ServerOptimiserConfig,
     flat_dict,
 )
-from fedpohcs.core.learning import DQNConfig, PPOConfig
-from fedpohcs.core.registries import AGGREGATORS, ATTACKS, METRICS, OPTIMISERS, PRESETS, REGISTRIES, SELECTORS, WORLDS
+from fedpohcs.core.learning import DQNConfig, PPOConfig, learner_class
+from fedpohcs.core.registries import (
+    AGGREGATORS,
+    ALGORITHMS,
+    ATTACKS,
+    METRICS,
+    OPTIMISERS,
+    PRESETS,
+    REGISTRIES,
+    SELECTORS,
+    WORLDS,
+)
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.metrics.base import Metric
 from fedpohcs.runs import experiment
@@ -395,6 +405,19 @@ def test_every_page_is_in_the_navigation_once() -> None:
     linked = re.findall(r": ([\w/-]+\.md)$", read(ROOT / "mkdocs.yml"), flags=re.MULTILINE)
     pages = [page.relative_to(DOCS).as_posix() for page in PAGES] + ["tutorial.md"]  # made of the notebook
     assert sorted(linked) == sorted(pages)
+
+
+def test_every_algorithm_has_a_row_on_its_page() -> None:
+    page = read(DOCS / "how-to" / "algorithms.md")
+    assert not [name for name in ALGORITHMS if f"| `{name}` |" not in page]
+
+
+@pytest.mark.parametrize("kind", ["fedprox", "fedkl", "fmarl", "a2c", "npg", "trpo"])
+def test_settings_that_a_relative_of_ppo_adds_are_documented_with_their_defaults(kind: str) -> None:
+    config = learner_class(kind)()
+    rows = re.findall(rf"^\| `{kind}` \| `(\w+)` \| `(.*?)` \|", read(DOCS / "configuration.md"), flags=re.MULTILINE)
+    added = vars(type(config))["__annotations__"].keys() - {"kind", "algorithm"}
+    assert dict(rows) == {name: repr(getattr(config, name)).replace("'", '"') for name in added}
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)

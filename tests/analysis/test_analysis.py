@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from conftest import MakeRun, made_up_records
 from fedpohcs.analysis import rendering, tables
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
 from fedpohcs.analysis.groups import Group, by_level, group_runs, load_groups
+from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.learning import PPOConfig
@@ -149,11 +151,11 @@ def test_time_to_a_threshold_is_told_in_rounds_steps_minutes_and_megabytes(group
 
 
 def test_sixty_clients_are_grouped_as_in_the_paper() -> None:
-    assert tables.id_groups(60) == [(1, 10), (11, 20), (21, 39), (40, 50), (51, 60)]
-    assert tables.id_groups(3) == [(1, 1), (2, 2), (3, 3)]
+    assert tables.id_groups(60) == [(0, 9), (10, 19), (20, 38), (39, 49), (50, 59)]
+    assert tables.id_groups(3) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_selection_shares_count_ids_from_one(make_run: MakeRun) -> None:
+def test_selection_shares_count_ids_from_0(make_run: MakeRun) -> None:
     federation = FederationConfig(num_clients=60, num_candidates=18, num_selected=12)
     run = load_run(make_run(rounds=2, federation=federation))
     statistics = tables.run_statistics(run, scope_of(run))
@@ -236,6 +238,66 @@ def test_latex_has_rules_and_escapes_what_is_special() -> None:
     assert all(f"\\{rule}" in text for rule in ("toprule", "midrule", "bottomrule"))
     assert r"rounds to $\ge$ 5 & $-$1.5 [$-$2.0, 1.0] \\" in text
     assert r"one-phase 1-10 & 3 \\" in text
+
+
+def latex_row(text: str, name: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.strip().startswith(name))
+    return [cell.strip() for cell in line.removesuffix(r"\\").split("&")[1:]]
+
+
+def test_latex_marks_the_best_of_a_row_and_has_labels(groups: list[Group]) -> None:
+    found = tables.statistics_tables(groups, thresholds=(30, 50))
+    text = rendering.to_latex(found, bold=True, prefix="tab:mine")
+    assert latex_row(text, "mean return, last 10 rounds") == ["31.0 [30.0, 32.0]", r"\textbf{66.5 [65.5, 67.5]}"]
+    assert latex_row(text, r"rounds to mean return $\ge$ 30") == ["35 (3 of 3)", r"\textbf{18 (3 of 3)}"]  # sooner
+    assert latex_row(text, r"rounds to mean return $\ge$ 50") == ["not reached (0 of 3)", r"\textbf{28 (3 of 3)}"]
+    assert latex_row(text, "sd over clients") == latex_row(rendering.to_latex(found), "sd over clients")  # equal
+    assert not any("textbf" in line for line in text.splitlines() if "selection share" in line)
+    labels = re.findall(r"\\label\{(.*?)\}", text)
+    assert labels[:2] == ["tab:mine:tabular-medium-means", "tab:mine:tabular-medium-times"]
+    assert len(set(labels)) == len(found)
+    assert "textbf" not in rendering.to_latex(found)
+
+
+def test_rows_are_chosen_by_what_their_names_hold(groups: list[Group]) -> None:
+    chosen = tables.choose_rows(tables.statistics_tables(groups), ["worst tenth", "mean return, last 10"])
+    names = [[row[0] for row in table.rows] for table in chosen]
+    kept = ["mean return, last 10 rounds", "worst tenth of the clients, last 10 rounds"]
+    assert names == [kept, kept, kept]  # means, differences, probabilities; no times
+    assert [len(best) for best in chosen[0].best] == [1, 1]
+    with pytest.raises(UserError, match=r"rows .* is not known. Did you mean 'worst tenth"):
+        tables.choose_rows(tables.statistics_tables(groups), ["worst ten of the clients"])
+
+
+def test_notes_speak_of_intervals_only_where_there_are_several_seeds(groups: list[Group], make_run: MakeRun) -> None:
+    single = tables.statistics_tables(load_groups([make_run("single", rounds=20)]))
+    assert all("interval" not in table.note and "median" not in table.note for table in single)
+    assert single[0].note.startswith("One seed; ")
+    assert tables.statistics_tables(groups)[0].note.startswith("Mean over seeds [95 % bootstrap interval]")
+
+
+def test_the_table_command_renames_chooses_and_marks(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (0, 1):
+        make_run(f"all/a{seed}", selector="fedavg", seed=seed, rounds=12)
+        make_run(f"all/b{seed}", slope=2.0, seed=seed, rounds=12)
+    command = ["table", str(tmp_path / "all")]
+    names = ["--names", "fedpohcs=FedPOHCS", "fedavg=FedAvg"]
+    assert main([*command, "--format", "latex", "--bold", "--rows", "last 10 rounds", *names]) == 0
+    text = capsys.readouterr().out
+    assert "& FedPOHCS" in text or "FedPOHCS &" in text
+    assert "fedpohcs" not in text.replace("% needs", "") and "difference to FedAvg" in text
+    assert r"\textbf" in text and "area under the curve" not in text
+    for wrong in (
+        ["--rows", "x", "--format", "csv"],
+        ["--bold"],
+        ["--names", "x"],
+        ["--names", "x=y"],
+        ["--label", "{"],
+    ):
+        assert main([*command, *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_terminal_shows_intervals_with_their_brackets(groups: list[Group], capsys: pytest.CaptureFixture[str]) -> None:

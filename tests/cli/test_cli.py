@@ -105,6 +105,26 @@ def test_help_of_a_preset_shows_its_values_and_hides_what_compare_decides(capsys
         assert hidden not in text
 
 
+@pytest.mark.parametrize("group", [[], ["flower"], ["flower", "members"], ["theory"], ["osm"]])
+def test_a_command_without_its_subcommand_prints_its_help_and_exits_with_2(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(group) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert main([*group, "--help"]) == 0
+    assert capsys.readouterr() == (printed.err, "")
+    assert printed.err.startswith(" ".join(["usage: fedpohcs", *group, "COMMAND ..."]))
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "config", "sweep"])
+def test_help_without_a_preset_shows_no_default_preset(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"usage: fedpohcs {command} PRESET" in text
+    assert "There is no default. The values below are those of mountain-cars" in text
+
+
 def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     text = capsys.readouterr().out
@@ -256,6 +276,13 @@ def test_compare_runs_every_level_selector_and_seed(quick_runs: list[ExperimentC
     ]
     assert {config.learner.batch_size for config in quick_runs} == {64}
     assert load_run(Path("cmp/high/fedavg/seed-1")).config == quick_runs[-1]
+
+
+def test_compare_logs_every_run(quick_runs: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMPARE, "--log", "tensorbord"]) == 2
+    assert "Did you mean 'tensorboard'" in capsys.readouterr().err
+    assert main([*COMPARE, "--log", "tensorboard"]) == 0
+    assert len(list(Path("cmp").glob("medium/*/seed-*/tensorboard/events*"))) == 4
 
 
 def test_compare_takes_selectors_with_a_server_optimiser_and_ranges_of_seeds(

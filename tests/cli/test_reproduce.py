@@ -22,6 +22,15 @@ def test_the_learning_rates_of_table_1_are_the_papers(capsys: pytest.CaptureFixt
     assert [cell.strip() for cell in line.split("│")[2:6]] == ["0.001", "0.001", "0.001", "0.005"]
 
 
+def test_names_of_a_table_are_not_cut_where_the_output_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["reproduce", "table:1"]) == 0
+    head = next(line for line in capsys.readouterr().out.splitlines() if "fedavg" in line)
+    assert all(name in head for name in ("fedpohcs", "gradient-norm", "power-of-choice", "fedavg"))
+
+
 def test_an_unknown_exhibit_is_refused_and_both_spellings_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "mccc"]) == 2
     assert "Did you mean 'mcc'" in capsys.readouterr().err

@@ -5,26 +5,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fedpohcs.cli.grid import read_progress
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 LONG = ["--rounds", "100000"]
 TRAIN = ["train", "tabular", *LONG, "--out", "run"]
 COMPARE = ["compare", "tabular", "--selectors", "fedavg,full", "--seeds", "0", "--jobs", "2", *LONG, "--out", "all"]
 GYM = ["train", "gym", "--env", "CartPole-v1", "--clients", "3", *LONG, "--out", "run"]
 
+FLOWER = ["flower", "run", "tabular", "--clients", "3", *LONG, "--out", "run"]
 
-def start(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
+
+@contextmanager
+def started(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
     """A command in a process group of its own, as a terminal starts it."""
     program = [sys.executable, "-m", "fedpohcs", *arguments]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         program, cwd=folder, stdout=-1, stderr=-1, text=True, start_new_session=True, preexec_fn=_as_in_a_terminal
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
 
 
 def _as_in_a_terminal() -> None:
@@ -46,20 +56,26 @@ def ended(process: subprocess.Popen[str], code: int, hint: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "folder"),
-    [(TRAIN, "run"), (COMPARE, "all/medium/full/seed-0"), (GYM, "run")],
-    ids=["train", "compare", "gym"],
+    [
+        (TRAIN, "run"),
+        (COMPARE, "all/medium/full/seed-0"),
+        (GYM, "run"),
+        pytest.param(FLOWER, "run", marks=pytest.mark.slow),
+    ],
+    ids=["train", "compare", "gym", "flower"],
 )
 def test_ctrl_c_and_sigterm_end_a_command_with_one_line(arguments: list[str], folder: str, tmp_path: Path) -> None:
     """Ctrl-C reaches the whole process group, `kill` the command alone."""
-    if "gym" in arguments:
-        pytest.importorskip("gymnasium")
+    for word, package in (("gym", "gymnasium"), ("flower", "flwr")):
+        if word in arguments:
+            pytest.importorskip(package)
     for number, send, code in ((signal.SIGINT, os.killpg, 130), (signal.SIGTERM, os.kill, 143)):
         here = tmp_path / str(int(number))
         here.mkdir()
-        process = start(here, arguments)
-        wait_for(lambda here=here: read_progress(here / folder).round >= 1)
-        send(process.pid, number)
-        ended(process, code, "stopped; to go on: fedpohcs ")
+        with started(here, arguments) as process:
+            wait_for(lambda here=here: read_progress(here / folder).round >= 1)
+            send(process.pid, number)
+            ended(process, code, "stopped; to go on: fedpohcs ")
 
 
 def children(process: subprocess.Popen[str]) -> list[str]:
@@ -69,11 +85,11 @@ def children(process: subprocess.Popen[str]) -> list[str]:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_ctrl_c_while_processes_of_a_comparison_import_modules_prints_one_line(seconds: float, tmp_path: Path) -> None:
-    process = start(tmp_path, COMPARE)
-    wait_for(lambda: len(children(process)) >= 2)  # a process of multiprocessing, and the first run
-    time.sleep(seconds)
-    os.killpg(process.pid, signal.SIGINT)
-    ended(process, 130, "stopped; to go on: fedpohcs compare")
+    with started(tmp_path, COMPARE) as process:
+        wait_for(lambda: len(children(process)) >= 2)  # a process of multiprocessing, and the first run
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        ended(process, 130, "stopped; to go on: fedpohcs compare")
 
 
 UNGUARDED = """

@@ -20,7 +20,7 @@ from fedpohcs.core.types import RoundRecord, ServerState
 from fedpohcs.deploy.codec import to_record
 from fedpohcs.deploy.executor import QUARANTINE_ROUNDS, FlowerExecutor, Limits
 from fedpohcs.deploy.protocol import TRAIN, Request, answer_values, request_from, rules_of
-from fedpohcs.learners.ppo import UpdateInfo
+from fedpohcs.learners.actor_critic import UpdateInfo
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.loading import load_run
 from fedpohcs.server.round import run_round

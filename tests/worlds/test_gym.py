@@ -441,7 +441,8 @@ def test_gymnasiums_own_environments_are_drawn_by_gymnasium(tmp_path: Path) -> N
     assert main(["play", "run", "--client", "1", "--episodes", "1", "-o", "cart.gif"]) == 0
     with Image.open("cart.gif") as picture:
         picture.seek(picture.n_frames - 1)
-        assert len(set(picture.convert("RGB").getdata())) > 5  # a cart, a pole and a line
+        colours = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
+    assert len(colours) > 5  # a cart, a pole and a line
 
 
 CLASSIC_STEPS = {"Acrobot-v1": 40}  # chaotic: rounding grows

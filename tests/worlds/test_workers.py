@@ -163,6 +163,32 @@ def test_one_failure_too_many_in_a_row_gives_a_client_up_however_many_fail_at_on
     assert (played.num_lost, played.failure) == (3, "episode 2: ValueError: the walker stumbled")
 
 
+class Moody(Walk):
+    """Fails in episodes whose first draw is below zero."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, None]:
+        if self.steps == 0:
+            self.doomed = self.state[0] < 0
+        if self.doomed:
+            raise ValueError("not today")
+        return super().step(action)
+
+
+class MoodyWalks(CrowdedWalks):
+    def open(self, client: int) -> Walk:
+        return Moody(client, "", self.folder)
+
+
+def test_losses_in_a_row_are_counted_in_the_order_of_the_episodes(tmp_path: Path) -> None:
+    """Many episodes fail, at once, before the others end; those of client 0 go - + + - + + - - + +."""
+    fine = [episode_generator(play(0), number).standard_normal() > 0 for number in range(10)]
+    assert np.flatnonzero(np.invert(fine)).tolist() == [0, 3, 6, 7]
+    (played,) = in_this_process(MoodyWalks(tmp_path), Quota(episodes=6), 1)
+    assert played.failure is None
+    assert played.num_lost == 4 > LOST_IN_A_ROW
+    assert int(played.trajectory.last.sum()) == 6
+
+
 @BOTH
 def test_results_come_in_the_order_of_the_plays_for_any_number_of_workers(walks, collectors, tmp_path: Path) -> None:
     quota, plays = Quota(episodes=3), [play(client) for client in range(4)]

@@ -36,16 +36,6 @@ def _plain(text: str) -> Text:
     return Text(printable(text))
 
 
-def print_markdown(tables: Sequence[Table]) -> None:
-    """Print `to_markdown`."""
-    print(to_markdown(tables), end="")
-
-
-def print_latex(tables: Sequence[Table]) -> None:
-    """Print `to_latex`."""
-    print(to_latex(tables), end="")
-
-
 def to_markdown(tables: Sequence[Table]) -> str:
     """GitHub-flavoured Markdown: per table a heading, the rows and the note."""
     blocks = []
@@ -63,19 +53,32 @@ def _escape_markdown(text: str) -> str:
     return escaped.replace("](", "]&#40;").replace("![", "&#33;[")
 
 
-def to_latex(tables: Sequence[Table]) -> str:
-    """One `table` environment per table, with the rules of the package booktabs."""
+def to_latex(tables: Sequence[Table], *, bold: bool = False, prefix: str = "tab") -> str:
+    """One `table` environment per table, with the rules of the package booktabs.
+
+    Args:
+        tables: to be written.
+        bold: set the best estimate of a row in bold.
+        prefix: of the labels, before a colon.
+    """
     blocks = []
     for table in tables:
-        head, *rows = (" & ".join(map(_escape, line)) + r" \\" for line in (table.headers, *table.rows))
+        best = table.best if bold and table.best else ((),) * len(table.rows)
+        lines = [(table.headers, ()), *zip(table.rows, best, strict=True)]
+        head, *rows = (" & ".join(_latex_cells(*line)) + r" \\" for line in lines)
+        label = f"\n  \\label{{{prefix}:{re.sub('[^A-Za-z0-9]+', '-', table.label)}}}" if table.label else ""
         note = f"\n  \\par\\smallskip\\footnotesize {_escape(table.note)}" if table.note else ""
         body = "\n".join(f"    {row}" for row in rows)
         blocks.append(
-            f"\\begin{{table}}\n  \\centering\n  \\caption{{{_escape(table.title)}}}\n"
+            f"\\begin{{table}}\n  \\centering\n  \\caption{{{_escape(table.title)}}}{label}\n"
             f"  \\begin{{tabular}}{{l{'r' * (len(table.headers) - 1)}}}\n    \\toprule\n    {head}\n    \\midrule\n"
             f"{body}\n    \\bottomrule\n  \\end{{tabular}}{note}\n\\end{{table}}\n"
         )
     return "% needs \\usepackage{booktabs}\n" + "\n".join(blocks)
+
+
+def _latex_cells(row: Sequence[str], best: tuple[int, ...]) -> list[str]:
+    return [f"\\textbf{{{_escape(cell)}}}" if index in best else _escape(cell) for index, cell in enumerate(row)]
 
 
 def _escape(text: str) -> str:

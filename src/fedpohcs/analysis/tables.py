@@ -73,6 +73,8 @@ class Table(NamedTuple):
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
+    best: tuple[tuple[int, ...], ...] = ()  # by row, the columns with the best estimate; empty: none is marked
+    label: str = ""  # a name that does not change with the number of runs
 
 
 def make_scope(
@@ -185,27 +187,56 @@ def statistics_tables(
         require_known("reference", reference, {group.label for group in groups})
     tables = []
     for (world, level), members in by_level(groups).items():
-        scope = make_scope(members, thresholds, windows)
-        place = f"{world}, {level} heterogeneity"
-        tables.append(_means_table(f"{place}, {_count_seeds(members)}", members, scope))
-        if scope.thresholds:
-            tables.append(_thresholds_table(f"time to reach a mean return ({place})", members, scope))
-        tables += reference_table(members)
-        tables += _bad_replies_table(f"answers left out, by phase and rule ({place})", members)
-        if (costs := _phase_one_table(f"costs of phase one ({place})", members)).rows:
-            tables.append(costs)
-        if (trust := _trust_table(f"what Byzantine clients gained and defences did ({place})", members)).rows:
-            tables.append(trust)
-        base = _find_reference(members, reference)
+        place, scope = f"{world}, {level} heterogeneity", make_scope(members, thresholds, windows)
+        found, base = _level_tables(place, members, scope), _find_reference(members, reference)
         if base is None:
             note = f"No differences: {place} has no runs of {reference}."
-            tables[-1] = tables[-1]._replace(note=f"{tables[-1].note} {note}".strip())
+            last = list(found)[-1]
+            found[last] = found[last]._replace(note=f"{found[last].note} {note}".strip())
         elif len(members) > 1 and len(base.runs) > 1:
-            tables.append(
-                _differences_table(f"difference to {base.label}, paired by seed ({place})", members, base, scope)
-            )
-            tables.append(_above_table(f"probability to be above {base.label} ({place})", members, base, scope))
+            found |= _reference_tables(place, members, base, scope)
+        tables += [table._replace(label=f"{world}-{level}-{kind}") for kind, table in found.items()]
     return tables
+
+
+def _level_tables(place: str, members: Sequence[Group], scope: Scope) -> dict[str, Table]:
+    """The tables of one level by kind, without those that compare with a reference."""
+    found = {"means": _means_table(f"{place}, {_count_seeds(members)}", members, scope)}
+    if scope.thresholds:
+        found["times"] = _thresholds_table(f"time to reach a mean return ({place})", members, scope)
+    more = {
+        "clients": reference_table(members),
+        "answers": _bad_replies_table(f"answers left out, by phase and rule ({place})", members),
+        "costs": [_phase_one_table(f"costs of phase one ({place})", members)],
+        "trust": [_trust_table(f"what Byzantine clients gained and defences did ({place})", members)],
+    }
+    return found | {kind: table for kind, tables in more.items() for table in tables if table.rows}
+
+
+def _reference_tables(place: str, members: Sequence[Group], base: Group, scope: Scope) -> dict[str, Table]:
+    title = f"difference to {base.label}, paired by seed ({place})"
+    return {
+        "differences": _differences_table(title, members, base, scope),
+        "above": _above_table(f"probability to be above {base.label} ({place})", members, base, scope),
+    }
+
+
+def choose_rows(tables: Sequence[Table], wanted: Sequence[str]) -> list[Table]:
+    """The tables with the rows whose name holds one of the wanted texts, without tables that then are empty."""
+    names = [row[0] for table in tables for row in table.rows]
+    for text in wanted:
+        require_known("rows", text, {text, *names} if any(text in name for name in names) else names)
+    chosen = [
+        [index for index, row in enumerate(table.rows) if any(text in row[0] for text in wanted)] for table in tables
+    ]
+    return [
+        table._replace(
+            rows=tuple(table.rows[index] for index in indices),
+            best=tuple(table.best[index] for index in indices) if table.best else (),
+        )
+        for table, indices in zip(tables, chosen, strict=True)
+        if indices
+    ]
 
 
 def reference_table(groups: Sequence[Group]) -> list[Table]:
@@ -302,33 +333,40 @@ def _count_seeds(groups: Sequence[Group]) -> str:
     return "1 seed" if counts == [1] else " or ".join(map(str, counts)) + " seeds"
 
 
+def _over_seeds(groups: Sequence[Group]) -> str:
+    """What a cell shows: one seed has no interval."""
+    several = any(len(group.runs) > 1 for group in groups)
+    return "Mean over seeds [95 % bootstrap interval]" if several else "One seed"
+
+
 def _means_table(title: str, groups: Sequence[Group], scope: Scope) -> Table:
-    note = "Mean over seeds [95 % bootstrap interval]; “-”: the run is too short."
+    note = f"{_over_seeds(groups)}; “-”: the run is too short."
     lengths = sorted({len(run.rounds["round"]) - 1 for group in groups for run in group.runs})
     if len(lengths) > 1:
         note += f" The runs have {lengths[0]} to {lengths[-1]} rounds."
     if missing := missing_returns(groups):
         note += f" Returns are those of the clients that answered: {missing} are missing."
-    return _table(title, groups, [summarise(group, scope) for group in groups], _show_interval, note)
+    summaries = [summarise(group, scope) for group in groups]
+    return _with_best(_table(title, groups, summaries, _show_interval, note), summaries)
 
 
 def _thresholds_table(title: str, groups: Sequence[Group], scope: Scope) -> Table:
-    note = (
-        "Kaplan-Meier median over seeds, of which k of n reached it; runs that ended before are censored. Minutes and "
-        "megabytes are without evaluation; “-”: not recorded."
-    )
-    return _table(title, groups, [summarise_thresholds(group, scope) for group in groups], _show_time, note)
+    several = any(len(group.runs) > 1 for group in groups)
+    median = "Kaplan-Meier median over seeds, of which k of n reached it; runs that ended before are censored."
+    note = f"{median if several else 'One seed.'} Minutes and megabytes are without evaluation; “-”: not recorded."
+    summaries = [summarise_thresholds(group, scope) for group in groups]
+    return _with_best(_table(title, groups, summaries, _show_time, note), summaries)
 
 
 def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
     """Costs of phase one; no rows if no group has one."""
-    note = "Mean over seeds [95 % bootstrap interval]; “-”: no client was asked. Down includes the policy."
+    note = f"{_over_seeds(groups)}; “-”: no client was asked. Down includes the policy."
     return _figures_table(title, groups, phase_one, note)
 
 
 def _trust_table(title: str, groups: Sequence[Group]) -> Table:
     """What Byzantine clients gained and what defences did; no rows for runs without either."""
-    note = "Mean over seeds [95 % bootstrap interval]; “-”: does not apply."
+    note = f"{_over_seeds(groups)}; “-”: does not apply."
     return _figures_table(title, groups, trust_figures, note)
 
 
@@ -350,7 +388,7 @@ def _bad_replies_table(title: str, groups: Sequence[Group]) -> list[Table]:
         {name: mean_interval([float(run.bad_replies.get(name, 0)) for run in group.runs]) for name in names}
         for group in groups
     ]
-    note = "Number in a run, mean over seeds [95 % bootstrap interval]. clients.csv names clients and arrays."
+    note = f"Number in a run. {_over_seeds(groups)}. clients.csv names clients and arrays."
     return [_table(title, groups, summaries, _show_interval, note)] if names else []
 
 
@@ -387,6 +425,28 @@ def _table(
         digits = _digits([cell.estimate for cell in cells if cell is not None])
         rows.append((name, *("-" if cell is None or np.isnan(cell.estimate) else show(cell, digits) for cell in cells)))
     return Table(title, ("", *(group.label for group in groups)), tuple(rows), note)
+
+
+def _with_best(table: Table, summaries: Sequence[dict[str, Any]]) -> Table:
+    """The table with its best estimates marked, if there are several columns."""
+    rows = [[summary[row[0]].estimate if row[0] in summary else np.nan for summary in summaries] for row in table.rows]
+    best = [_best_columns(_direction(row[0]) * np.array(found)) for row, found in zip(table.rows, rows, strict=True)]
+    return table._replace(best=tuple(best)) if len(summaries) > 1 else table
+
+
+def _direction(name: str) -> int:
+    """1: more is better, -1: less is better, 0: neither."""
+    if name.startswith(("sd ", "number of clients below")) or " to mean return >= " in name:
+        return -1
+    return 1 if name.startswith(("mean return", "interquartile mean", "worst ")) else 0
+
+
+def _best_columns(merit: Vector) -> tuple[int, ...]:
+    """The columns with the highest merit, counted from 1 as the first has the names; none if no merit differs."""
+    finite = merit[np.isfinite(merit)]
+    if not len(finite) or (len(finite) == len(merit) and np.ptp(finite) == 0):
+        return ()
+    return tuple((np.flatnonzero(merit == finite.max()) + 1).tolist())
 
 
 def _digits(estimates: Sequence[float]) -> int:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from fedpohcs.cli.options import RunSettings
-from fedpohcs.cli.parsing import parse
+from fedpohcs.cli.parsing import parse, run_subcommand
 from fedpohcs.cli.settings import parse_experiment
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.errors import UserError, require, require_known
-from fedpohcs.deploy import require_flower, require_no_held_out
+from fedpohcs.core.errors import UserError, require
+from fedpohcs.deploy import require_flower, require_no_held_out, require_shared
 
 SECONDS_PER_POLL = 0.5
 
@@ -225,6 +225,7 @@ def _check(config: ExperimentConfig, given: Any, *, elsewhere: bool = False) -> 
 
     check_names(config, elsewhere=elsewhere)
     require_no_held_out(config)
+    require_shared(config)
     n = config.federation.num_clients
     least, every = given.waiting.min_clients, given.checkpoint_every
     require(least <= n, "min-clients", least, f"must not exceed num_clients (={n})")
@@ -364,17 +365,13 @@ def identity(arguments: list[str]) -> None:
 def members(arguments: list[str]) -> None:
     """Add a device to the list of members, remove it, or show the list: members add, remove, list."""
     commands = {"add": _add_member, "remove": _remove_member, "list": _list_members}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: fedpohcs flower members add|remove|list MEMBERS ...")
-        return
-    require_known("members command", arguments[0], commands)
-    require_flower()
-    commands[arguments[0]](arguments[1:])
+    run_subcommand("fedpohcs flower members", commands, arguments)
 
 
 def _add_member(arguments: list[str]) -> None:
     """Add the public keys of a device to the list of members."""
     given = _parse(AddOptions, "members add", _add_member, arguments)
+    require_flower()
     from fedpohcs.deploy.members import add_member, fingerprint, read_public
 
     added = add_member(given.members, given.client_id, read_public(given.public), given.server)
@@ -387,6 +384,7 @@ def _add_member(arguments: list[str]) -> None:
 def _remove_member(arguments: list[str]) -> None:
     """Take a device out of the list of members."""
     given = _parse(MemberOptions, "members remove", _remove_member, arguments)
+    require_flower()
     from fedpohcs.deploy.members import remove_member
 
     remove_member(given.members, given.client_id, given.server)
@@ -396,6 +394,7 @@ def _remove_member(arguments: list[str]) -> None:
 def _list_members(arguments: list[str]) -> None:
     """Show the list of members with the fingerprints of their keys."""
     given = _parse(ListOptions, "members list", _list_members, arguments)
+    require_flower()
     from fedpohcs.deploy.members import fingerprint, read_members
 
     for client, member in sorted(read_members(given.members).items()):
@@ -439,12 +438,7 @@ SUBCOMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def run_command(arguments: list[str]) -> None:
     """Run one subcommand."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<10}{(command.__doc__ or '').strip()}" for name, command in SUBCOMMANDS.items()]
-        print("usage: fedpohcs flower COMMAND ...\n\ncommands:\n" + "\n".join(lines))
-        return
-    require_known("flower command", arguments[0], SUBCOMMANDS)
-    SUBCOMMANDS[arguments[0]](arguments[1:])
+    run_subcommand("fedpohcs flower", SUBCOMMANDS, arguments)
 
 
 def _parse(cls: Any, name: str, command: Callable[..., None], arguments: list[str], default: Any = None) -> Any:

@@ -64,8 +64,6 @@ def play(arguments: list[str]) -> None:
     run = find_stored(given.run).run
     config = read_config(run)
     has_painter = world_class(config.world).painter is not None
-    if given.output is not None and given.output.suffix != ".gif":
-        raise UserError(f"output (={str(given.output)!r}) must end in .gif.")
     rule = f"cannot be drawn: there is no picture of the world {config.world}"
     require(given.output is None or has_painter, "output", str(given.output), rule)
     with _warnings_as_notes():

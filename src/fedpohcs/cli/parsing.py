@@ -5,13 +5,40 @@ import difflib
 import io
 import itertools
 import re
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import tyro
 
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import UserError, require_known
 
 T = TypeVar("T")
+Command = Callable[[list[str]], None]
+
+
+def run_subcommand(prog: str, commands: Mapping[str, Command], arguments: list[str], about: str = "") -> None:
+    """Run the command that the first argument names.
+
+    Without arguments the help goes to the standard error and the exit code is 2, as for other incomplete input.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(prog, commands, about), file=sys.stdout if arguments else sys.stderr)
+        raise SystemExit(0 if arguments else 2)
+    require_known(" ".join([*prog.split()[1:], "command"]), arguments[0], commands)
+    commands[arguments[0]](arguments[1:])
+
+
+def _overview(prog: str, commands: Mapping[str, Command], about: str) -> str:
+    width = max(map(len, commands)) + 2
+    lines = [f"  {name:<{width}}{first_line(command)}" for name, command in commands.items()]
+    parts = (f"usage: {prog} COMMAND ...", about, "\n".join(["commands:", *lines]))
+    return "\n\n".join([*filter(None, parts), f"{prog} COMMAND --help explains a command."])
+
+
+def first_line(documented: Any) -> str:
+    """The first line of a docstring."""
+    return (documented.__doc__ or "").strip().partition("\n")[0]
 
 
 def parse(cls: type[T], prog: str, description: str | None, arguments: list[str], default: T | None = None) -> T:

@@ -12,7 +12,7 @@ import tyro
 
 from fedpohcs.cli import inspect as inspection
 from fedpohcs.cli import options
-from fedpohcs.cli.parsing import parse
+from fedpohcs.cli.parsing import first_line, parse, run_subcommand
 from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, settings_as, starting_point
 from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.cli.theory import theory
@@ -24,6 +24,7 @@ from fedpohcs.core.version import __version__
 from fedpohcs.runs.keeping import parse_keep
 
 T = TypeVar("T")
+ABOUT = "Federated reinforcement learning with heterogeneity-aware client selection."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,29 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview(), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
+    if arguments[:1] == ["--version"]:
         print(f"fedpohcs {__version__}")
-        return 0
-    require_known("command", arguments[0], COMMANDS)
-    COMMANDS[arguments[0]](arguments[1:])
+    else:
+        run_subcommand("fedpohcs", COMMANDS, arguments, ABOUT)
     return 0
-
-
-def _overview() -> str:
-    commands = "\n".join(f"  {name:<11}{_first_line(command)}" for name, command in COMMANDS.items())
-    return (
-        "usage: fedpohcs COMMAND ...\n\n"
-        "Federated reinforcement learning with heterogeneity-aware client selection.\n\n"
-        f"commands:\n{commands}\n\n"
-        "fedpohcs COMMAND --help explains a command; fedpohcs --version prints the version."
-    )
-
-
-def _first_line(documented: Any) -> str:
-    return (documented.__doc__ or "").strip().partition("\n")[0]
 
 
 def train(arguments: list[str]) -> None:
@@ -80,7 +63,7 @@ def train(arguments: list[str]) -> None:
     from fedpohcs.runs.experiment import run_experiment
     from fedpohcs.runs.loggers import make_loggers
 
-    loggers = make_loggers(_split("log", given.log) if given.log else [], out)
+    loggers = make_loggers(_loggers(given.log), out)
     with _watched(out, given) as displays:
         run_experiment(
             config,
@@ -101,7 +84,7 @@ def resume(arguments: list[str]) -> None:
     from fedpohcs.runs.experiment import resume_experiment
     from fedpohcs.runs.loggers import make_loggers
 
-    loggers = make_loggers(_split("log", given.log) if given.log else [], given.run)
+    loggers = make_loggers(_loggers(given.log), given.run)
     with _watched(given.run, given) as displays:
         resume_experiment(
             given.run,
@@ -131,8 +114,9 @@ def compare(arguments: list[str]) -> None:
     from fedpohcs.cli.compare import run_all, write_results
 
     runs = {given.out / run_path(config): config for config in configs}
+    chosen: dict[str, Any] = {name: getattr(given, name) for name in ("overwrite", "jobs", "backend", "quiet")}
     with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
-        run_all(runs, given.out, overwrite=given.overwrite, jobs=given.jobs, backend=given.backend, quiet=given.quiet)
+        run_all(runs, given.out, **chosen, log=_loggers(given.log))
     write_results(list(runs), given.out, quiet=given.quiet)
 
 
@@ -188,13 +172,28 @@ def table(arguments: list[str]) -> None:
     given = _parse(options.TableOptions, "table", arguments)
     from fedpohcs.analysis import rendering, tables
 
-    choice = (given.reference, options.thresholds(given.thresholds), options.windows(given.windows))
-    groups = _load_groups(given.runs)
+    options.check_table(given)
+    names = options.display_names(given.names)
+    reference = names.get(given.reference or "fedavg", given.reference)
+    choice = (reference, options.thresholds(given.thresholds), options.windows(given.windows))
+    groups = _named(_load_groups(given.runs), names)
     if given.format == "csv":
         print(tables.to_csv(groups, *choice), end="")
         return
-    show = {"text": rendering.print_tables, "markdown": rendering.print_markdown, "latex": rendering.print_latex}
-    show[given.format](tables.statistics_tables(groups, *choice))
+    found = tables.statistics_tables(groups, *choice)
+    found = tables.choose_rows(found, given.rows) if given.rows else found
+    if given.format == "text":
+        return rendering.print_tables(found)
+    latex = given.format == "latex"
+    text = rendering.to_latex(found, bold=given.bold, prefix=given.label) if latex else rendering.to_markdown(found)
+    print(text, end="")
+
+
+def _named(groups: list[Any], names: dict[str, str]) -> list[Any]:
+    """The groups under the names that they are to be shown by."""
+    for label in names:
+        require_known("names", label, {group.label for group in groups})
+    return [group._replace(label=names.get(group.label, group.label)) for group in groups]
 
 
 def report(arguments: list[str]) -> None:
@@ -215,7 +214,7 @@ def list_names(arguments: list[str]) -> None:
     from fedpohcs.worlds import world_class, world_levels
 
     register_plugins()
-    worlds = {name: f"{_first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
+    worlds = {name: f"{first_line(world_class(name))} Levels: {', '.join(world_levels(name))}." for name in WORLDS}
     aggregators = {name: aggregator.combine for name, aggregator in AGGREGATORS.items()}
     attacks = {name: attack.forge for name, attack in ATTACKS.items()}
     metrics = {name: find_metric(name).measure for name in METRICS}
@@ -230,12 +229,26 @@ def list_names(arguments: list[str]) -> None:
     }
     algorithms = {name: find_algorithm(name).about for name in ALGORITHMS}
     sections = {"worlds": worlds, "algorithms": algorithms} | {
-        title: {name: _first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
+        title: {name: first_line(entry) for name, entry in registry.items()} for title, registry in registries.items()
     }
     for title, entries in sections.items():
         print(f"{title}:")
         for name, description in entries.items():
-            print(f"  {name:<22}{description}")
+            print(f"  {name:<21} {description}")
+
+
+def sweep(arguments: list[str]) -> None:
+    """Search for good settings: many runs, each with settings that Optuna proposes; weak ones are stopped early."""
+    from fedpohcs.cli.sweep import sweep as run_command
+
+    run_command(arguments)
+
+
+def completion(arguments: list[str]) -> None:
+    """Print a script that lets a shell complete commands and options: bash, zsh or fish."""
+    from fedpohcs.cli.completion import completion as run_command
+
+    run_command(arguments)
 
 
 def osm(arguments: list[str]) -> None:
@@ -256,6 +269,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "resume": resume,
     "compare": compare,
+    "sweep": sweep,
     "reproduce": reproduce,
     "config": config,
     "plot": plot,
@@ -266,20 +280,21 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "play": inspection.play,
     "evaluate": inspection.evaluate,
     "list": list_names,
+    "completion": completion,
     "theory": theory,
     "osm": osm,
     "flower": flower,
 }
 
 
-def _parse(cls: type[T], command: str, arguments: list[str], default: T | None = None) -> T:
-    description = _first_line(COMMANDS[command.partition(" ")[0]])
-    return parse(cls, f"fedpohcs {command}", description, arguments, default)
+def _parse(cls: type[T], command: str, arguments: list[str]) -> T:
+    return parse(cls, f"fedpohcs {command}", first_line(COMMANDS[command]), arguments)
 
 
 def _parse_compare(start: StartingPoint, config: ExperimentConfig) -> options.CompareOptions:
     default = options.CompareOptions(settings_as(options.SharedSettings, config), out=tyro.MISSING)
-    return _parse(options.CompareOptions, f"compare {start.name}", start.rest, default)
+    text = f"{first_line(compare)} {start.note}"
+    return parse(options.CompareOptions, f"fedpohcs compare {start.name}", text, start.rest, default)
 
 
 def _split(name: str, text: str) -> list[str]:
@@ -287,6 +302,10 @@ def _split(name: str, text: str) -> list[str]:
     if "" in parts or len(set(parts)) < len(parts):
         raise UserError(f"{name} (={text!r}) must be different names joined by commas.")
     return parts
+
+
+def _loggers(text: str | None) -> list[str]:
+    return _split("log", text) if text else []
 
 
 def _seeds(text: str) -> list[int]:

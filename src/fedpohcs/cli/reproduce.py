@@ -190,7 +190,8 @@ def print_settings(table: TableOfSettings) -> None:
     drawn = Table(title=table.title)
     drawn.add_column("", no_wrap=True)
     for name in columns:
-        drawn.add_column(name, justify="right")
+        drawn.add_column(name, justify="right", no_wrap=True)
     for heading, key in table.rows:
         drawn.add_row(heading, *(str(values[key]) for values in columns.values()))
-    Console().print(drawn)
+    # As wide as the names need, also where the output is no terminal and Rich assumes 80 columns.
+    Console(width=max(Console().width, Console(width=1000).measure(drawn).maximum)).print(drawn)

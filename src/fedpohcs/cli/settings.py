@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from fedpohcs.cli.options import RunSettings
 from fedpohcs.cli.parsing import parse
-from fedpohcs.core.algorithms import parse_method, with_algorithm
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.algorithms import parse_method
+from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.core.learning import as_kind
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import PRESETS, register_plugins
+from fedpohcs.core.toml import overlay, parse_assignment, read_toml
 
 T = TypeVar("T")
 
@@ -29,14 +30,16 @@ class StartingPoint(NamedTuple):
     rest: list[str]
     level: str | None
     method: str | None
+    note: str = ""  # for the help
 
 
 def starting_point(command: str, arguments: list[str]) -> StartingPoint:
-    """The preset in front, or the file after --config. `--help` alone explains the options of the first preset."""
+    """The preset in front, or the file after --config. `--help` alone shows the options with values of one preset."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in ("--config", "--level", "--selector", "--algorithm", "--clients", "--env"):
         peek.add_argument(option)
     peek.add_argument("--learner.kind", dest="learner")
+    peek.add_argument("--set", action="append", default=[])
     try:
         seen, _ = peek.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -49,15 +52,11 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
     if seen.config is not None:
         if name is not None:
             raise UserError(f"config (={seen.config!r}) takes the place of the preset {name!r}. Leave one of them out.")
-        from fedpohcs.core.toml import read_toml
-
-        base = read_toml(Path(seen.config))
-        name, make = Path(seen.config).stem, lambda level, *names: _with_names(base, level, *names)
+        name, make = Path(seen.config).stem, functools.partial(read_toml, Path(seen.config))
     elif name is not None:
         make = functools.partial(preset, name)
     elif "-h" in arguments or "--help" in arguments:
-        name, rest = next(iter(PRESETS)), ["--help"]
-        make = functools.partial(preset, name)
+        return _shown_as_example(command)
     else:
         first, known = next(iter(PRESETS)), ", ".join(PRESETS)
         raise UserError(f"{command} needs a preset first: fedpohcs {command} {first} ... Known: {known}.")
@@ -66,11 +65,37 @@ def starting_point(command: str, arguments: list[str]) -> StartingPoint:
         require(hasattr(own.scenario, "env"), "env", seen.env, f"is for the world 'gym', not for {own.world!r}")
     rest = present_names(rest)
     clients = None if seen.clients is None else _whole_number("clients", seen.clients)
+    assigned = _assigned(command, seen.set)
 
     def start(level: str | None, selector: str | None) -> ExperimentConfig:
-        return _with_learner(_with_clients(_with_method(make, level, selector), clients), seen.learner)
+        config = _with_settings(_with_method(make, level, selector), assigned)
+        return _with_learner(_with_clients(config, clients), seen.learner)
 
-    return StartingPoint(name, start, rest, seen.level, _method(seen.algorithm, seen.selector))
+    names = {name: getattr(seen, name) or assigned.get(name) for name in ("level", "algorithm", "selector")}
+    return StartingPoint(name, start, rest, names["level"], _method(names["algorithm"], names["selector"]))
+
+
+def _assigned(command: str, texts: list[str]) -> dict[str, Any]:
+    """The settings that --set gives."""
+    assigned = functools.reduce(overlay, map(parse_assignment, texts), {})
+    for name in ("level", "algorithm", "selector", "seed"):
+        varies = command == "compare" and name in assigned
+        require(not varies, "set", name, "is what compare varies", f"Use --{name}s.")
+    return assigned
+
+
+def _with_settings(config: ExperimentConfig, assigned: dict[str, Any]) -> ExperimentConfig:
+    return from_dict(overlay(to_dict(config), assigned)) if assigned else config
+
+
+def _shown_as_example(command: str) -> StartingPoint:
+    """The starting point of `--help` without a preset. A value must be shown, so it is that of some preset."""
+    example, known = next(iter(PRESETS)), ", ".join(PRESETS)
+    note = (
+        f"PRESET is one of: {known}. There is no default. The values below are those of {example}; "
+        f"fedpohcs {command} PRESET --help shows those of another."
+    )
+    return StartingPoint("PRESET", functools.partial(preset, example), ["--help"], None, None, note)
 
 
 class Given(NamedTuple):
@@ -85,7 +110,8 @@ def parse_experiment(cls: Callable[..., Any], command: str, description: str | N
     """The options of a command, and the experiment that they make of a preset or file."""
     start = starting_point(command, arguments)
     default = cls(settings_as(RunSettings, start.config(start.level, start.method)))
-    options = parse(type(default), f"fedpohcs {command} {start.name}", description, start.rest, default)
+    text = f"{description or ''} {start.note}"
+    options = parse(type(default), f"fedpohcs {command} {start.name}", text, start.rest, default)
     config = settings_as(ExperimentConfig, options.config)
     return Given(options, config, Path("runs") / start.name / run_path(config))
 
@@ -126,13 +152,6 @@ def _method(algorithm: str | None, selector: str | None) -> str | None:
     if selector is not None:
         parse_method(selector, "selector")
     return "+".join(filter(None, (algorithm, selector))) or None
-
-
-def _with_names(
-    config: ExperimentConfig, level: str | None, selector: str | None, algorithm: str | None
-) -> ExperimentConfig:
-    config = config if algorithm is None else with_algorithm(config, algorithm)
-    return dataclasses.replace(config, level=level or config.level, selector=selector or config.selector)
 
 
 def _with_method(make: Callable[..., ExperimentConfig], level: str | None, method: str | None) -> ExperimentConfig:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedpohcs.cli.parsing import parse
-from fedpohcs.core.errors import UserError, require_known
+from fedpohcs.cli.parsing import parse, run_subcommand
+from fedpohcs.core.errors import require_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,21 +50,12 @@ class PlotOptions:
 
 def theory(arguments: list[str]) -> None:
     """Check the paper's claims at worst cases and on random federations (verify), or draw its bounds (plot)."""
-    commands = {"verify": (VerifyOptions, verify), "plot": (PlotOptions, plot)}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: fedpohcs theory {verify,plot} ...\n")
-        for name, (_, command) in commands.items():
-            print(f"  {name:<8}{command.__doc__}")
-        if not arguments:
-            raise UserError("theory needs a command: fedpohcs theory verify, or fedpohcs theory plot.")
-        return
-    require_known("theory command", arguments[0], commands)
-    options, command = commands[arguments[0]]
-    command(parse(options, f"fedpohcs theory {arguments[0]}", command.__doc__, arguments[1:]))
+    run_subcommand("fedpohcs theory", {"verify": verify, "plot": plot}, arguments)
 
 
-def verify(given: VerifyOptions) -> None:
+def verify(arguments: list[str]) -> None:
     """Check every claim of the paper; exit with 1 if a result differs from what is documented."""
+    given = parse(VerifyOptions, "fedpohcs theory verify", verify.__doc__, arguments)
     from fedpohcs.theory.rates import measured_rates
     from fedpohcs.theory.verify import check_stored, save_worst, verify_claims
 
@@ -88,8 +79,9 @@ def verify(given: VerifyOptions) -> None:
         raise SystemExit(1)
 
 
-def plot(given: PlotOptions) -> None:
+def plot(arguments: list[str]) -> None:
     """Draw the error bound, the effects of heterogeneity and selection, and the aggregation error."""
+    given = parse(PlotOptions, "fedpohcs theory plot", plot.__doc__, arguments)
     names = given.figures.split(",")
     for name in names:
         require_known("figure", name, FIGURES)

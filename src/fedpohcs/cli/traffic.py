@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from fedpohcs.cli.parsing import parse
+from fedpohcs.cli.parsing import parse, run_subcommand
 from fedpohcs.core.errors import UserError, require, require_known
 from fedpohcs.worlds.hongkong.areas import AREAS, Limits
 from fedpohcs.worlds.hongkong.networks import Network, load_network
@@ -92,16 +92,7 @@ class ReferenceOptions:
 
 def run_command(arguments: list[str]) -> None:
     """Run the subcommand that the first argument names."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        lines = "\n".join(
-            f"  {name:<11}{(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()
-        )
-        print(f"usage: fedpohcs osm COMMAND ...\n\ncommands:\n{lines}")
-        if not arguments:
-            raise UserError(f"osm needs a command: {', '.join(COMMANDS)}.")
-        return
-    require_known("osm command", arguments[0], COMMANDS)
-    COMMANDS[arguments[0]](arguments[1:])
+    run_subcommand("fedpohcs osm", COMMANDS, arguments)
 
 
 def build(arguments: list[str]) -> None:

@@ -114,6 +114,27 @@ def _with_optimiser(name: str) -> Settings:
     return _fedavg(federation={"server_optimiser": name})
 
 
+LOCAL = Algorithm(
+    "Every client alone: all train in every round, and nothing is shared.",
+    {"selector": "full", "federation": {"personal": "all"}},
+)
+FEDPER = Algorithm(
+    "FedAvg whose clients keep the last layer of the policy (Arivazhagan et al., 2019).",
+    _fedavg(federation={"personal": "last-layer"}),
+)
+FEDPROX = Algorithm(
+    "FedAvg with a proximal term to the weights sent (Li et al., 2020).", _fedavg(learner={"kind": "fedprox"})
+)
+FEDKL = Algorithm(
+    "FedAvg with a penalty on the distance to the policy sent (Xie and Song, 2023).",
+    _fedavg(learner={"kind": "fedkl"}),
+)
+FMARL = Algorithm(
+    "FedAvg with learning rates that decay within a round (Xu et al., 2021).", _fedavg(learner={"kind": "fmarl"})
+)
+A2C = Algorithm("FedAvg of advantage actor-critic (Mnih et al., 2016).", _fedavg(learner={"kind": "a2c"}))
+NPG = Algorithm("FedAvg of natural policy gradients (Kakade, 2001).", _fedavg(learner={"kind": "npg"}))
+TRPO = Algorithm("FedAvg of TRPO (Schulman et al., 2015).", _fedavg(learner={"kind": "trpo"}))
 PPO_CLIP = Algorithm(
     "FedAvg of PPO with the clipped surrogate, 10 epochs (Schulman et al., 2017).",
     _fedavg(learner={"kind": "ppo", "loss": "clip", "epochs": 10}),
@@ -124,3 +145,12 @@ FEDYOGI = Algorithm("FedAvg with Yogi on the server (Reddi et al., 2021).", _wit
 FEDEXP = Algorithm(
     "FedAvg with longer server steps where clients disagree (Jhunjhunwala et al., 2023).", _with_optimiser("fedexp")
 )
+FEDVARP = Algorithm(
+    "FedAvg with the latest updates of clients that did not train (Jhunjhunwala et al., 2022).",
+    _with_optimiser("fedvarp"),
+)
+SCAFFOLD = Algorithm(
+    "FedAvg with control variates, which correct local steps (Karimireddy et al., 2020).", _with_optimiser("scaffold")
+)
+FEDCM = Algorithm("FedAvg with the server's momentum in local steps (Xu et al., 2021).", _with_optimiser("fedcm"))
+QFFL = Algorithm("FedAvg that weighs clients by powers of their loss (Li et al., 2020).", _with_optimiser("qffl"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
 from fedpohcs.core.algorithms import method_name
-from fedpohcs.core.checks import check_kinds, require_not_negative, require_positive
+from fedpohcs.core.checks import check_kinds, require_fraction, require_not_negative, require_positive
 from fedpohcs.core.errors import UserError, require, require_known, shown
 from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
 from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
@@ -47,6 +47,9 @@ class FederationConfig:
     """Rounds from one evaluation to the next."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
+    personal: Literal["none", "critic", "last-layer", "all"] = "none"
+    """Weights that each client keeps for itself, and which the mean of the others does not change: the critic, the last
+    layer of the policy, or all, so that every client learns alone."""
     held_out_clients: int = 0
     """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
 
@@ -78,7 +81,9 @@ class ServerOptimiserConfig:
     """Settings of the server optimiser that `federation.server_optimiser` names. Each reads only its own."""
 
     learning_rate: float | None = None
-    """Factor of the server's step. None: 1 for momentum, 0.01 for adam and yogi. FedExP computes its own."""
+    """Factor of the server's step. None: 0.01 for adam and yogi, else 1. FedExP and q-FFL compute their own."""
+    learning_rate_decay: float = 1.0
+    """Of every optimiser: the server's step is multiplied by this once more in every round. 1: it does not decay."""
     momentum: float = 0.5
     """Of momentum: the share of earlier changes that the next round keeps."""
     beta1: float = 0.9
@@ -87,6 +92,12 @@ class ServerOptimiserConfig:
     """Of adam and yogi: decay of the running mean of squared changes."""
     epsilon: float = 1e-3
     """Of adam and yogi: tau, added to the root of the mean square. Of fedexp: added to the squared mean change."""
+    alpha: float = 0.1
+    """Of fedcm: the share of a client's own step in each of its local steps; the rest is the previous global change."""
+    q: float = 1.0
+    """Of qffl: how much more clients with a low return count. 0: as without it."""
+    lipschitz: float = 1.0
+    """Of qffl: L, which shortens the step where updates are long, the more the larger q is."""
     parts: tuple[str, ...] | None = None
     """Parts of the parameters that it changes, such as policy; the others are averaged. None: all but controls, such
     as the KL coefficient."""
@@ -96,7 +107,8 @@ class ServerOptimiserConfig:
         check_kinds(at, self)
         if self.learning_rate is not None:
             require_positive(at, self, "learning_rate")
-        require_not_negative(at, self, "epsilon")
+        require_not_negative(at, self, "epsilon", "q", "lipschitz")
+        require_fraction(at, self, "learning_rate_decay", "alpha")
         for name in ("momentum", "beta1", "beta2"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{at}{name}", value, "must be at least 0 and below 1")

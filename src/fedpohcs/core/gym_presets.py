@@ -28,13 +28,16 @@ def pendulum(level: str = "varied", selector: str = "fedpohcs") -> ExperimentCon
 
 
 def mountain_car(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
-    """MountainCar-v0 with engines of different force."""
-    return _federation("MountainCar-v0", level, selector, rounds=50)
+    """MountainCar-v0 with engines of different force.
+
+    Observations are filtered: the speed of a car is below 0.07, too small for a network to notice beside its position.
+    """
+    return _federation("MountainCar-v0", level, selector, rounds=50, filter_observations=True)
 
 
 def mountain_car_continuous(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
-    """MountainCarContinuous-v0 with engines of different power."""
-    return _federation("MountainCarContinuous-v0", level, selector, rounds=30)
+    """MountainCarContinuous-v0 with engines of different power; observations are filtered, as in `mountain_car`."""
+    return _federation("MountainCarContinuous-v0", level, selector, rounds=50, filter_observations=True)
 
 
 def lunar_lander(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:

@@ -64,7 +64,11 @@ def _like_hoppers(world: str, level: str, selector: str, evaluation_episodes: in
 
 
 def gym(level: str = "own", selector: str = "fedpohcs") -> ExperimentConfig:
-    """Twenty clients with Gymnasium environments of your own; --env names them."""
+    """Twenty clients with Gymnasium environments of your own; --env names them.
+
+    The learner is the usual PPO: clipped, with Adam and ten epochs. Observations are not filtered: runs in which every
+    client had a filter of its own did far worse. docs/how-to/gymnasium.md has the numbers.
+    """
     return ExperimentConfig(
         world="gym",
         level=level,
@@ -72,10 +76,15 @@ def gym(level: str = "own", selector: str = "fedpohcs") -> ExperimentConfig:
         rounds=50,
         federation=FederationConfig(num_clients=20, num_candidates=10, num_selected=4),
         learner=PPOConfig(
-            learning_rate=0.01,
-            kl_target=0.01,
-            entropy_coefficient=0.01,
-            entropy_decay_rounds=50,
+            loss="clip",
+            optimiser="adam",
+            local_iterations=2,
+            epochs=10,
+            batch_size=64,
+            max_gradient_norm=0.5,
+            entropy_coefficient=0.0,
+            critic_epochs=10,
+            filter_observations=False,
             filter_warmup_steps=1_000,
         ),
         modelling=ModellingConfig(observation_cell=0.4, action_cell=0.4, clip_actions=True),

@@ -14,6 +14,18 @@ def named_arrays(tree: Any) -> dict[str, Any]:
     return dict(zip(_places(tree), map(np.asarray, jax.tree.leaves(tree)), strict=True))
 
 
+def by_place(tree: Any) -> dict[str, Any]:
+    """Every leaf of a tree, named by its path; also inside compiled programs."""
+    import jax
+
+    return dict(zip(_places(tree), jax.tree.leaves(tree), strict=True))
+
+
+def with_places(tree: Any, changed: Mapping[str, Any]) -> Any:
+    """The tree with other leaves in these places."""
+    return tree_like(tree, {**by_place(tree), **changed})
+
+
 def tree_like(template: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any:
     """A tree of the template's structure whose arrays are those called `prefix` and their place in it.
 

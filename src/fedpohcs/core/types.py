@@ -86,12 +86,17 @@ class Selection(NamedTuple):
 
     A selector that draws clients at random may say with which probability it drew each: then an update counts in
     inverse proportion to it. Or it may say itself how much each update counts.
+
+    Weights are divided by their sum, so that the new policy is a mean of the updates. With `total`, the sum of the
+    weights of all candidates, the *changes* are divided by that instead: an estimate without bias, whose step is longer
+    or shorter as the draw goes (Horvitz and Thompson, 1952).
     """
 
     client: ClientIds  # [K]
     scores: Mapping[str, Vector] = {}  # each [C], in the order of the candidates
     probability: Vector | None = None  # [K] inclusion probability of each, given the candidates
     weight: Vector | None = None  # [K] of each update, not normalised; None: by probability, or as the config says
+    total: float | None = None  # by which the weights are divided; None: by their sum
 
 
 class ClientUpdates(NamedTuple):
@@ -126,6 +131,9 @@ class ServerState(NamedTuple):
     selector_state: Any
     recent: tuple[ClientIds, ...] = ()  # selections of the latest rounds, newest last, where selections are capped
     optimiser: Any = ()  # state of the server optimiser
+    returns: Vector | None = (
+        None  # [N] of the clients in their latest evaluation, NaN: none; None: nobody was evaluated
+    )
 
 
 class RoundRecord(NamedTuple):

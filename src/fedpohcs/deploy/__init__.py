@@ -23,3 +23,9 @@ def require_no_held_out(config: ExperimentConfig) -> None:
     rule = "must be 0 on Flower: held-out clients are evaluated in the process that trains"
     number = config.federation.held_out_clients
     require(number == 0, "federation.held_out_clients", number, rule, "Use fedpohcs train.")
+
+
+def require_shared(config: ExperimentConfig) -> None:
+    """Refuse personal weights, which nodes do not keep."""
+    kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
+    require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")

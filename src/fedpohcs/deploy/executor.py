@@ -29,7 +29,7 @@ from fedpohcs.core.types import (
     Extra,
     Params,
 )
-from fedpohcs.deploy import protocol, require_no_held_out
+from fedpohcs.deploy import protocol, require_no_held_out, require_shared
 from fedpohcs.deploy.codec import MEASURED, from_record, measured_arrays, measured_name, to_record
 from fedpohcs.deploy.device import STATISTICS, own_statistics
 from fedpohcs.deploy.eager import EagerGrid
@@ -100,6 +100,7 @@ class FlowerExecutor:
         if snapshot is not None and not isinstance(snapshot, RemoteClients):
             raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
         require_no_held_out(config)
+        require_shared(config)
         self.config = config
         self.num_clients = config.federation.num_clients
         self.grid = grid

@@ -11,6 +11,8 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
+from fedpohcs.core.registries import OPTIMISERS, SELECTORS
+from fedpohcs.core.steering import next_control
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import finite_clients, same_form, take_clients
 from fedpohcs.core.types import (
@@ -25,11 +27,14 @@ from fedpohcs.core.types import (
 )
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
-from fedpohcs.learners.base import Broadcast, Learner, make_learner
+from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
+from fedpohcs.learners.personal import client_learner
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
+from fedpohcs.server.optimisers import make_optimiser
 from fedpohcs.server.protocols import MostSteps, RemoteClients
+from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import make_world
 
 
@@ -73,6 +78,13 @@ def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
     return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
 
 
+def keeps_controls(config: ExperimentConfig) -> bool:
+    """Whether the server optimiser of a config lets clients keep control variates."""
+    recommended = make_selector(config.selector).optimiser if config.selector in SELECTORS else ""
+    name = config.federation.server_optimiser or recommended
+    return name in OPTIMISERS and make_optimiser(name, config.server_optimiser).controls
+
+
 def initial_params(learner: Learner, seed: int) -> Params:
     """The weights that a run starts with."""
     return jax.tree.map(np.asarray, learner.init_params(device_key(seed, Purpose.INITIAL_WEIGHTS)))
@@ -102,8 +114,10 @@ class LocalExecutor(ABC):
         self.num_held_out = config.federation.held_out_clients
         self.members = np.arange(self.num_clients + self.num_held_out) if members is None else members
         self.world = make_world(config)
-        self.learner = make_learner(config.learner, self.world)
-        self.program = ClientProgram(self.learner, config.federation.evaluation_episodes, config.filter_weight)
+        self.learner = client_learner(config, self.world)
+        self.program = ClientProgram(
+            self.learner, config.federation.evaluation_episodes, config.filter_weight, keeps_controls(config)
+        )
         self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
         self.latest: dict[int, Trajectory] = {}  # by client: whole episodes of the latest evaluation
@@ -173,13 +187,10 @@ class LocalExecutor(ABC):
         if not len(clients):
             nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
             return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
-        seed = self.config.seed
-        draws = self.clients.on_host(
-            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
-            [int(client) for client in clients],
-        )
-        sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
-        result = self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
+        result = self.rehearse(params, round_number, clients, extra)
+        if self.program.controlled:
+            control = next_control(extra, params, result.params, result.memory.control)
+            result = result._replace(memory=result.memory._replace(control=control))
         # A client that diverged or could not train keeps its previous state.
         sound = finite_clients(result) & (result.steps > 0)
         self._store(
@@ -191,6 +202,18 @@ class LocalExecutor(ABC):
         if result.num_lost is not None:
             info["lost_episodes"] = result.num_lost.astype(float)
         return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
+
+    def rehearse(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA
+    ) -> TrainingResult:
+        """The local training of a round, which the clients do not remember: `train` gives the same result."""
+        seed = self.config.seed
+        draws = self.clients.on_host(
+            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
+            [int(client) for client in clients],
+        )
+        sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
+        return self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Measure on the episodes of the latest evaluation if possible, which costs no environment steps."""
@@ -278,7 +301,7 @@ class LocalExecutor(ABC):
         return self._play(order, self._remember)
 
     def _initial_state(self) -> ClientState:
-        memory = self.learner.init_memory(self.initial_params())
+        memory = self.program.init_memory(self.initial_params())
         initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
         number = self.num_clients + self.num_held_out
         return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))

@@ -90,6 +90,11 @@ class LocalContext:
         own = (self._own(clients), episodes)
         return joined(self.executor.clients.run_chunks(function, self.program, self.sent, own, clients))
 
+    def rehearse(self, clients: ClientIds) -> tuple[Params, np.ndarray]:
+        """What the clients would send if they trained now, and the steps of each."""
+        result = self.executor.rehearse(self.params, self.round_number, clients)
+        return result.params, np.asarray(result.steps)
+
     def _own(self, clients: ClientIds) -> ClientInputs:
         return ClientInputs(clients, None, self.executor.filters_of(clients))
 

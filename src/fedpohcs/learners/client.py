@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedpohcs.core.steering import is_steered, steered
 from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.core.trees import by_place
 from fedpohcs.core.types import AnyArray, Params
 from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
 from fedpohcs.learners.rollout import CLIENT_AXIS, Noise, collect_episodes, draw_noise, valid_first
@@ -49,6 +51,13 @@ class PlayResult(NamedTuple):
     num_lost: AnyArray | None = None  # lost episodes; None if none can be lost
 
 
+class ControlledMemory(NamedTuple):
+    """The memory of a learner, and the control variate by which a server optimiser corrects its steps."""
+
+    within: Any
+    control: dict[str, AnyArray]  # by place, in units of the change of a round
+
+
 @dataclass(frozen=True)
 class ClientProgram:
     """A learner in a world. Equal programs share their compiled functions.
@@ -59,11 +68,19 @@ class ClientProgram:
     learner: Learner
     evaluation_episodes: int
     filter_weight: float = 1.0  # of a step outside training
+    controlled: bool = False  # clients keep a control variate in their memory
 
     @property
     def world(self) -> Any:
         """The world; it is traced, except for tasks that play no episodes."""
         return self.learner.world
+
+    def init_memory(self, params: Params) -> Any:
+        """The initial memory of a client."""
+        memory = self.learner.init_memory(params)
+        if not self.controlled:
+            return memory
+        return ControlledMemory(memory, {place: jnp.zeros_like(x) for place, x in by_place(params).items()})
 
     def evaluate(self, sent: Broadcast, own: ClientInputs) -> PlayResult:
         """Play whole episodes without learning; returns are raw and undiscounted."""
@@ -81,7 +98,7 @@ class ClientProgram:
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """One local iteration on episodes that were collected elsewhere, [C, T, E]."""
-        one = jax.vmap(self.learner.learn, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
+        one = jax.vmap(self._learn_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, now, trajectory, draws)
 
     def minibatch_gradients(
@@ -136,6 +153,17 @@ class ClientProgram:
         )
         return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, episodes, *x.shape[2:]), trajectory)
 
+    def _learn_one(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
+        """A local iteration of the learner, steered as the server optimiser says; see `core.steering`."""
+        if not self.controlled and not is_steered(sent.extra):
+            return self.learner.learn(sent, now, trajectory, draws)
+        within, control = now.memory if self.controlled else (now.memory, None)
+        learned = self.learner.learn(sent, now._replace(memory=within), trajectory, draws)
+        reached, memory = learned.now.params, learned.now.memory
+        params = steered(sent.extra, now.params, reached, control, self.learner.config.local_iterations)
+        after = learned.now._replace(params=params, memory=ControlledMemory(memory, control) if control else memory)
+        return learned._replace(now=after)
+
     def _train_one(self, sent: Broadcast, own: ClientInputs, memory: Any, draws: Any) -> TrainingResult:
         learner, config = self.learner, self.learner.config
 
@@ -147,7 +175,7 @@ class ClientProgram:
             trajectory = collect_episodes(
                 noise, self.world, env, actor.act, config.steps_per_iteration, record_next=learner.records_next
             )
-            learned = learner.learn(sent, now, trajectory, drawn)
+            learned = self._learn_one(sent, now, trajectory, drawn)
             return learned.now, (learned.steps, learned.info)
 
         keys = jax.random.split(jax.random.fold_in(sent.key, own.client), config.local_iterations)

@@ -66,6 +66,13 @@ class AgentParams(NamedTuple):
     controls = ("kl_coefficient",)  # parts that are averaged like weights, but that no server optimiser changes
 
 
+class ActorCriticParams(NamedTuple):
+    """All that is federated of a learner whose penalty has no coefficient: policy and critic."""
+
+    policy: PolicyParams
+    critic: Any  # as the policy's layers
+
+
 def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
     """Glorot-normal kernels, zero biases."""
     import jax

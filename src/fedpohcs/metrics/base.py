@@ -76,6 +76,14 @@ class MetricContext(Protocol):
         """
         ...
 
+    def rehearse(self, clients: ClientIds) -> tuple[Params, np.ndarray]:
+        """What the clients would send if they trained now, with a leading client axis, and the steps of each.
+
+        It costs a local training, which is not remembered: a client that is then selected trains to the same result.
+        What a server optimiser sends with the policy is not known here.
+        """
+        ...
+
 
 def _one_number(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
     """The rules of a metric that is one number per client."""

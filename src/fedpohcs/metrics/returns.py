@@ -15,6 +15,12 @@ def mean_return(context: MetricContext, clients: ClientIds) -> Vector:
     return context.latest_returns(clients)
 
 
+def episode_return(context: MetricContext, client: int) -> float:
+    """Undiscounted return of a single episode of the latest evaluation, the first."""
+    returns, _ = _totals(context, client)
+    return float(returns[0]) if len(returns) else math.nan
+
+
 def return_std(context: MetricContext, client: int) -> float:
     """Standard deviation of the undiscounted return over the episodes of the latest evaluation."""
     returns, _ = _totals(context, client)
@@ -42,5 +48,6 @@ def episode_totals(trajectory: Trajectory) -> tuple[Vector, Vector]:
 
 
 MEAN_RETURN = Metric(mean_return, reads="returns", hide="number", prefers="low")
+EPISODE_RETURN = Metric(each(episode_return), hide="number", prefers="low")
 RETURN_STD = Metric(each(return_std), hide="number", prefers="high")
 EPISODE_LENGTH = Metric(each(episode_length), hide="number", prefers="high")

@@ -92,6 +92,7 @@ def _population(
         num_candidates=1,
         num_selected=1,
         client_weights=None,
+        personal="none",  # what is stored is the shared policy
         held_out_clients=federation.held_out_clients if held_out is None else held_out,
         evaluation_episodes=federation.evaluation_episodes if episodes is None else episodes,
     )

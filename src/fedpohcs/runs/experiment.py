@@ -4,6 +4,7 @@ import importlib.util
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
-from fedpohcs.server.optimisers import make_optimiser
+from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
 from fedpohcs.server.selection.base import asks_every_candidate
@@ -102,12 +103,15 @@ class Training:
 
     def remaining_rounds(self) -> Iterator[RoundRecord]:
         """Run the remaining rounds one by one; a new run begins with round 0, which evaluates the untrained policy."""
-        from fedpohcs.server.round import evaluate_start, run_round
+        from fedpohcs.server.round import evaluate_start, latest_returns, run_round
 
         config = self.config
         if self.is_new:
             self.is_new = False
-            yield evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+            record = evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
+            nothing = np.full(self.executor.num_clients, np.nan)
+            self.state = self.state._replace(returns=latest_returns(nothing, record.evaluation))
+            yield record
         while self.state.round < config.rounds:
             self.state, record = run_round(
                 self.state,
@@ -299,6 +303,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     require_known("federation.server_optimiser", optimiser, OPTIMISERS)
     make_optimiser(optimiser, config.server_optimiser)
     _check_trust(config, selector)
+    _check_personal(config, selector, world)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if not issubclass(world, HostWorld):
@@ -316,6 +321,24 @@ def check_acting(config: ExperimentConfig, world: Any) -> None:
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", config.federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) -> None:
+    """Refuse personal weights where clients act outside JAX, and with metrics that read the shared policy."""
+    kept = config.federation.personal
+    if kept == "none":
+        return
+    traced = not isinstance(world, HostWorld)
+    rule = f"needs a world in JAX, which {config.world!r} is not"
+    require(traced, "federation.personal", kept, rule, "Use none.")
+    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    optimiser = make_optimiser(optimiser_name(config, selector), constant)
+    steers = optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
+    rule = f"cannot be combined with server optimiser {optimiser.name!r}, which steers all weights of clients"
+    require(not steers, "federation.personal", kept, rule)
+    reads = sorted(name for name in selector.requires if find_metric(name).reads != "returns")
+    rule = f"cannot be combined with selector {config.selector!r}, whose {' and '.join(reads)} read the shared policy"
+    require(not reads, "federation.personal", kept, rule, "Use fedavg, full or power-of-choice.")
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:

@@ -117,7 +117,7 @@ def _read_checkpoint(stored: Stored) -> Checkpoint | None:
 
 def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[str, np.ndarray]:
     """What `Executor.stored_policy` gave when the checkpoint was written."""
-    from fedpohcs.learners.base import make_learner
+    from fedpohcs.learners.personal import client_learner
     from fedpohcs.worlds import make_world
 
     state: Any = checkpoint.state
@@ -131,7 +131,7 @@ def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[s
             known and all(isinstance(x, np.ndarray) for x in clients.default_filter.values()), "a filter of arrays"
         )
         return {**named_arrays(state.server.params), **clients.default_filter}
-    learner = make_learner(config.learner, make_world(config))
+    learner = client_learner(config, make_world(config))
     return {**learner.arrays(state.server.params), **learner.stored_filters(clients.state.filters)}
 
 

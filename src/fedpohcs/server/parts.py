@@ -3,6 +3,7 @@
 The scales of two parts do not compare, so every rule that measures lengths treats each part as a vector of its own.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,34 @@ def parts_of(params: Params) -> dict[str, Any]:
     if hasattr(params, "_asdict"):
         return params._asdict()
     return dict(params) if isinstance(params, dict) else {"params": params}
+
+
+def controls_of(params: Params) -> tuple[str, ...]:
+    """Parts that are not weights but numbers with their own rule, such as the KL coefficient of PPO.
+
+    The class of the parameters names them in its attribute `controls`.
+    """
+    return getattr(type(params), "controls", ())
+
+
+def weight_parts(params: Params) -> list[str]:
+    """The names of the parts that are weights: all but controls."""
+    return [name for name in parts_of(params) if name not in controls_of(params)]
+
+
+def scaled_change(previous: Params, params: Params, factor: float, names: Sequence[str]) -> Params:
+    """Parameters of which these parts are `factor` times as far from the previous ones.
+
+    A factor of 1 gives exactly the parameters themselves.
+    """
+    import jax
+
+    def scaled(origin: np.ndarray, proposed: np.ndarray) -> np.ndarray:
+        far = np.asarray(proposed, float)
+        return (far + (factor - 1) * (far - origin)).astype(proposed.dtype)
+
+    old, new = parts_of(previous), parts_of(params)
+    return from_parts({**new, **{name: jax.tree.map(scaled, old[name], new[name]) for name in names}}, params)
 
 
 def from_parts(parts: dict[str, Any], like: Params) -> Params:

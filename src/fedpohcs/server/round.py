@@ -62,10 +62,13 @@ def run_round(
         extra = arrays_to_send(optimiser, state.optimiser)
         updates = executor.train(state.params, state.round, selection.client, extra)
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
+        if selector.observe is not None:
+            selector_state = selector.observe(selector_state, updates, state.params)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation, selection)
-        aggregation = aggregate(state.params, updates, weight, federation)
-        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation)
+        aggregation = aggregate(state.params, updates, weight, federation, selection.total)
+        returns = np.full(executor.num_clients, np.nan) if state.returns is None else state.returns
+        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation, returns)
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
@@ -89,7 +92,8 @@ def run_round(
         held_out=held_out,
     )
     name_bad_replies(record)
-    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state), record
+    returns = latest_returns(returns, evaluation)
+    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state, returns), record
 
 
 def evaluate_start(
@@ -113,6 +117,13 @@ def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> 
     """The return of the policy for every client whose reply is sound."""
     everyone = np.arange(executor.num_clients)
     return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
+
+
+def latest_returns(known: Vector, evaluation: Evaluation) -> Vector:
+    """The return of every client in its latest evaluation, [N]; NaN for a client that was never evaluated."""
+    returns = known.copy()
+    returns[evaluation.client] = evaluation.mean_return
+    return returns
 
 
 def evaluate_held_out(
@@ -158,8 +169,8 @@ def update_weight(
     """Weight of each update, not normalised; 0 for an update without steps.
 
     A weight of the selection comes first. With a probability p_n of the selection it is q_n / p_n, so that the mean
-    over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum. Otherwise
-    the config decides: by steps, or by q_n.
+    over many draws is that of all candidates (Horvitz and Thompson, 1952); aggregation divides by the sum, or by the
+    total of the selection. Otherwise the config decides: by steps, or by q_n.
     """
     if selection is not None and selection.weight is not None:
         counted = selection.weight

@@ -31,17 +31,19 @@ from fedpohcs.testing.probes import (
 )
 
 QUICK: dict[str, Any] = {"hidden_sizes": (16,), "local_iterations": 5, "steps_per_iteration": 98}
+QUICK_CRITIC = {"batch_size": 32, "entropy_coefficient": 0.0, "critic_learning_rate": 0.01, "critic_epochs": 10}
+QUICK_PPO = {"learning_rate": 0.02, "learning_rate_decay": 1.0, "epochs": 4, "kl_target": 0.05, **QUICK_CRITIC}
+# In minibatches of odd size the two signs of a probe never cancel. Where they do, a gradient is rounding alone, and
+# Adam makes a whole step of it.
+QUICK_ODD = QUICK_CRITIC | {"batch_size": 33}
 QUICK_OF_KIND: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "learning_rate": 0.02,
-        "learning_rate_decay": 1.0,
-        "epochs": 4,
-        "batch_size": 32,
-        "kl_target": 0.05,
-        "entropy_coefficient": 0.0,
-        "critic_learning_rate": 0.01,
-        "critic_epochs": 10,
-    },
+    "ppo": QUICK_PPO,
+    "fedprox": {"proximal_coefficient": 0.01, **QUICK_PPO},
+    "fedkl": {"anchor_coefficient": 0.01, "anchor_target": 0.5, **QUICK_PPO},
+    "fmarl": QUICK_PPO,
+    "a2c": {"learning_rate": 0.02, **QUICK_ODD},
+    "npg": {"kl_target": 0.05, **QUICK_ODD},
+    "trpo": {"kl_target": 0.05, **QUICK_ODD},
     "dqn": {
         "learning_rate": 0.01,
         "batch_size": 32,

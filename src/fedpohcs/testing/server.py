@@ -19,7 +19,7 @@ from fedpohcs.metrics.base import find_metric
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.optimisers import Proposal, make_optimiser
-from fedpohcs.server.optimisers.base import controls_of
+from fedpohcs.server.parts import controls_of
 from fedpohcs.server.selection import Question, make_selector
 from fedpohcs.testing.equality import all_equal
 from fedpohcs.worlds.base import DiscreteActions
@@ -187,7 +187,8 @@ def check_optimiser(name: str) -> None:
     def step(state: Any, target: Params) -> tuple[Params, Any]:
         updates = jax.tree.map(lambda x: np.repeat(x[None], 3, axis=0), target)
         kept = jax.tree.map(np.copy, (state, previous))
-        params, after = optimiser.apply(state, previous, Proposal(target, updates, weight))
+        proposal = Proposal(target, updates, weight, np.arange(3), np.array([1.0, 5.0, np.nan, 2.0]))
+        params, after = optimiser.apply(state, previous, proposal)
         _require(all_equal(kept, (state, previous)), f"{at} must not change what it is given")
         _check_like(at, params, previous)
         _check_stored(at, after)

@@ -48,15 +48,15 @@ class RandomActor:
 
 
 def check_world(world: str | ExperimentConfig, *, play: bool = True) -> None:
-    """Check a registered world at each of its levels.
+    """Check a registered world at each of its levels, or the world of an experiment at the experiment's level.
 
     Args:
         world: its name, or the config of an experiment in it where it needs settings.
         play: also play episodes. False: only check the declarations of the world, which needs no simulator.
     """
     config = _small(world) if isinstance(world, str) else world
-    levels = world_levels(config.world)
-    _require(bool(levels), config, "must name at least one level")
+    _require(bool(world_levels(config.world)), config, "must name at least one level")
+    levels = world_levels(config.world) if isinstance(world, str) else (config.level,)
     for level in levels:
         made, again = (_made(replace(config, level=level)) for _ in range(2))
         check_description(config, made)

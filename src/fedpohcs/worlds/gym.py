@@ -188,7 +188,7 @@ def make_environment(env: str, client: int, render_mode: str | None = None) -> A
     function = import_function("scenario.env", env) if ":" in env else None
     wanted: dict[str, Any] = {"render_mode": render_mode} if render_mode is not None else {}
     if function is not None:
-        return function(client, **(wanted if "render_mode" in inspect.signature(function).parameters else {}))
+        return function(client, **(wanted if wanted and _takes_render_mode(function) else {}))
     try:
         return gymnasium.make(env, **wanted)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
@@ -196,6 +196,13 @@ def make_environment(env: str, client: int, render_mode: str | None = None) -> A
     except gymnasium.error.Error as error:
         rule = "is neither a registered environment nor a function module:name"
         raise UserError(f"scenario.env (={env!r}) {rule}: {' '.join(str(error).split())}") from error
+
+
+def _takes_render_mode(function: Any) -> bool:
+    try:
+        return "render_mode" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a built-in type has no signature
+        return False
 
 
 def _missing_package(env: str, error: Exception) -> str:

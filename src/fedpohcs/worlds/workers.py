@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -227,13 +228,19 @@ def _serve(connection: Connection, world: SimulatedWorld) -> None:
     """The main loop of a worker, until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
     let_interrupts_in()
-    with make_player(world) as player:
+    with make_player(world) as player, suppress(EOFError):
         while True:
-            try:
-                plays, quota = connection.recv()
-                connection.send(player.play_all(plays, quota))
-            except (EOFError, OSError):  # the parent has ended, or ends its workers
-                return
+            plays, quota = _unless_closed(connection.recv)
+            results = player.play_all(plays, quota)
+            _unless_closed(connection.send, results)
+
+
+def _unless_closed(use: Any, *data: Any) -> Any:
+    """What a connection gives. That the parent has ended, or ends its workers, is an `EOFError`."""
+    try:
+        return use(*data)
+    except OSError as error:
+        raise EOFError from error
 
 
 def make_player(world: SimulatedWorld) -> Any:

@@ -10,7 +10,7 @@ from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, ClientUpdates, Params, Vector
 from fedpohcs.server.aggregation.robust import Merged, Rows
-from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
+from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, scaled_change, vector_of, weight_parts
 
 
 class SoundUpdates(NamedTuple):
@@ -20,6 +20,7 @@ class SoundUpdates(NamedTuple):
     weight: Vector  # [K], summing to one
     previous: Params  # the global parameters from which all of them were trained
     settings: FederationConfig = FederationConfig()
+    client: ClientIds = np.arange(0)  # [K] who sent them; empty where nobody asks
 
 
 class Combination(NamedTuple):
@@ -45,7 +46,13 @@ class Aggregation(NamedTuple):
     sound: SoundUpdates | None = None  # the updates that were combined; None: too few, and the parameters are unchanged
 
 
-def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings: FederationConfig) -> Aggregation:
+def aggregate(
+    previous: Params,
+    updates: ClientUpdates,
+    weight: Vector,
+    settings: FederationConfig,
+    total: float | None = None,
+) -> Aggregation:
     """Combine the sound updates. If there are fewer than the aggregator needs, the policy stays as it was.
 
     Args:
@@ -53,6 +60,7 @@ def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings
         updates: of the selected clients, as `server.replies.sound_updates` gives them.
         weight: of each update, finite and not normalised; 0 leaves it out.
         settings: which aggregator, and how many Byzantine clients it must tolerate.
+        total: what the change of the policy is divided by in place of the sum of the weights; see `Selection.total`.
     """
     aggregator = AGGREGATORS[settings.aggregator]
     is_sound = weight > 0
@@ -61,8 +69,10 @@ def aggregate(previous: Params, updates: ClientUpdates, weight: Vector, settings
         return Aggregation(previous, updates.client)
     rows = rows[np.argsort(updates.client[rows])]  # so that no result depends on the order of arrival
     normalised = weight[rows] / weight[rows].sum()
-    sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings)
+    sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings, updates.client[rows])
     params, counted = aggregator.combine(sound)
+    if total is not None:
+        params = scaled_change(previous, params, weight[rows].sum() / total, weight_parts(params))
     info = {}
     if counted is not None:
         info["counted"] = np.zeros(len(weight))

@@ -5,12 +5,17 @@ A server optimiser is one function that makes a `ServerOptimiser`, and one line 
 
 from fedpohcs.core.registries import OPTIMISERS
 from fedpohcs.server.optimisers.adam import adam
-from fedpohcs.server.optimisers.base import Change, Proposal, ServerOptimiser, by_part, controls_of
+from fedpohcs.server.optimisers.base import Change, Proposal, ServerOptimiser, by_part
 from fedpohcs.server.optimisers.checks import make_optimiser, optimise
+from fedpohcs.server.optimisers.fedcm import fedcm
 from fedpohcs.server.optimisers.fedexp import fedexp
+from fedpohcs.server.optimisers.fedvarp import fedvarp
 from fedpohcs.server.optimisers.identity import IDENTITY, identity
 from fedpohcs.server.optimisers.momentum import momentum
+from fedpohcs.server.optimisers.qffl import qffl
+from fedpohcs.server.optimisers.scaffold import scaffold
 from fedpohcs.server.optimisers.yogi import yogi
+from fedpohcs.server.parts import controls_of
 
 __all__ = [
     "IDENTITY",
@@ -21,10 +26,14 @@ __all__ = [
     "adam",
     "by_part",
     "controls_of",
+    "fedcm",
     "fedexp",
+    "fedvarp",
     "identity",
     "make_optimiser",
     "momentum",
     "optimise",
+    "qffl",
+    "scaffold",
     "yogi",
 ]

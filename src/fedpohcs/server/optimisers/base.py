@@ -3,10 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedpohcs.core.config import ServerOptimiserConfig
 from fedpohcs.core.errors import require
-from fedpohcs.core.types import Params, Vector
-from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of
+from fedpohcs.core.trees import named_arrays
+from fedpohcs.core.types import ClientIds, Params, Vector
+from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of, weight_parts
+
+NOBODY = np.arange(0)
 
 
 class Proposal(NamedTuple):
@@ -15,6 +20,8 @@ class Proposal(NamedTuple):
     params: Params
     updates: Params  # every leaf has a leading axis K
     weight: Vector  # [K], summing to one
+    client: ClientIds = NOBODY  # [K] who sent the updates, ascending
+    returns: Vector = np.zeros(0)  # [N] of every client under the previous policy, as last evaluated; NaN: never
 
 
 class ServerOptimiser(NamedTuple):
@@ -27,6 +34,7 @@ class ServerOptimiser(NamedTuple):
     init: Callable[[Params], Any]
     apply: Callable[[Any, Params, Proposal], tuple[Params, Any]]  # (state, previous, proposal) -> (params, state)
     sends: Callable[[Any], Mapping[str, Any]] = lambda state: {}  # arrays that clients get along with the policy
+    controls: bool = False  # clients keep a control variate; see `core.steering`
     name: str = ""  # under which it is registered; `make_optimiser` fills it in
 
 
@@ -36,6 +44,8 @@ class Change(NamedTuple):
     mean: Vector  # [P] what aggregation proposes, minus the previous numbers
     updates: Vector  # [K, P] the same for each update
     weight: Vector  # [K], summing to one
+    client: ClientIds = NOBODY  # [K] who sent the updates, ascending
+    returns: Vector = np.zeros(0)  # [N] of every client under the previous policy, as last evaluated; NaN: never
 
 
 Vectors = dict[str, Vector]
@@ -54,14 +64,15 @@ def by_part(settings: ServerOptimiserConfig, init: Callable[[int], Vectors], rul
 
     def start(params: Params) -> dict[str, Vectors]:
         parts = parts_of(params)
-        return {name: init(len(vector_of(parts[name]))) for name in _optimised(params, settings.parts)}
+        return {name: init(len(vector_of(parts[name]))) for name in optimised_parts(params, settings.parts)}
 
     def apply(state: dict[str, Vectors], previous: Params, proposal: Proposal) -> tuple[Params, dict[str, Vectors]]:
         old, new, updates = parts_of(previous), parts_of(proposal.params), parts_of(proposal.updates)
         states = {}
         for name, vectors in state.items():
             origin, proposed = vector_of(old[name]), vector_of(new[name])
-            change = Change(proposed - origin, rows_of(updates[name]) - origin, proposal.weight)
+            rows = rows_of(updates[name]) - origin
+            change = Change(proposed - origin, rows, proposal.weight, proposal.client, proposal.returns)
             step, states[name] = rule(vectors, change)
             # In this order of operations, a step that equals the mean change gives exactly the proposal.
             new[name] = from_vector(proposed + (step - change.mean), new[name])
@@ -70,16 +81,15 @@ def by_part(settings: ServerOptimiserConfig, init: Callable[[int], Vectors], rul
     return ServerOptimiser(start, apply)
 
 
-def controls_of(params: Params) -> tuple[str, ...]:
-    """Parts that are not weights but numbers with their own rule, such as the KL coefficient of PPO.
-
-    The class of the parameters names them in its attribute `controls`.
-    """
-    return getattr(type(params), "controls", ())
-
-
-def _optimised(params: Params, wanted: tuple[str, ...] | None) -> list[str]:
-    possible = [name for name in parts_of(params) if name not in controls_of(params)]
+def optimised_parts(params: Params, wanted: tuple[str, ...] | None) -> list[str]:
+    """The names of the parts that a server optimiser changes: those that are wanted, or all but controls."""
+    possible = weight_parts(params)
     rule = f"must name some of the parts {', '.join(possible)}"
     require(wanted is None or set(wanted) <= set(possible), "server_optimiser.parts", wanted, rule)
     return [name for name in possible if wanted is None or name in wanted]
+
+
+def optimised_arrays(params: Params, wanted: tuple[str, ...] | None) -> dict[str, np.ndarray]:
+    """The arrays of the parts that a server optimiser changes, by place."""
+    parts = parts_of(params)
+    return named_arrays({name: parts[name] for name in optimised_parts(params, wanted)})

@@ -8,15 +8,17 @@ import numpy as np
 from fedpohcs.core.config import ServerOptimiserConfig
 from fedpohcs.core.registries import OPTIMISERS
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.core.types import Params
+from fedpohcs.core.types import Params, Vector
 from fedpohcs.server.aggregation import Aggregation
 from fedpohcs.server.factories import kind_of, make_registered, refuse
 from fedpohcs.server.optimisers.base import Proposal, ServerOptimiser
+from fedpohcs.server.optimisers.decay import decaying
 
 
 def make_optimiser(name: str, settings: ServerOptimiserConfig) -> ServerOptimiser:
     """The server optimiser that is registered under this name, with these settings."""
-    return make_registered(OPTIMISERS, name, ServerOptimiser, settings)._replace(name=name)
+    made = make_registered(OPTIMISERS, name, ServerOptimiser, settings)._replace(name=name)
+    return made if settings.learning_rate_decay == 1 else decaying(made, settings)
 
 
 def arrays_to_send(optimiser: ServerOptimiser, state: Any) -> Mapping[str, Any]:
@@ -27,12 +29,15 @@ def arrays_to_send(optimiser: ServerOptimiser, state: Any) -> Mapping[str, Any]:
     return sent
 
 
-def optimise(optimiser: ServerOptimiser, state: Any, previous: Params, aggregation: Aggregation) -> tuple[Params, Any]:
+def optimise(
+    optimiser: ServerOptimiser, state: Any, previous: Params, aggregation: Aggregation, returns: Vector
+) -> tuple[Params, Any]:
     """The new global parameters and the new state. Without a sound update both stay as they were."""
     if aggregation.sound is None:
         return previous, state
     proposed = sound_params(f"aggregator {aggregation.sound.settings.aggregator!r}", aggregation.params, previous)
-    proposal = Proposal(proposed, aggregation.sound.params, aggregation.sound.weight)
+    sound = aggregation.sound
+    proposal = Proposal(proposed, sound.params, sound.weight, sound.client, returns)
     with np.errstate(all="ignore"):  # a number that is not finite is refused below
         answer = optimiser.apply(state, previous, proposal)
     if not (isinstance(answer, tuple) and len(answer) == 2):

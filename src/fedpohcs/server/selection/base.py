@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
+from fedpohcs.core.types import CandidateMetrics, ClientIds, ClientUpdates, Params, Selection, Vector
 
 
 class Question(NamedTuple):
@@ -27,7 +27,8 @@ class Question(NamedTuple):
 class Selector(NamedTuple):
     """Picks at most K candidates.
 
-    `requires` names the metrics it reads: only those are measured, and only by the clients that `asks` names.
+    `requires` names the metrics it reads: only those are measured, and only by the clients that `asks` names. `observe`
+    sees the checked updates of the clients that trained; an update without steps is none.
     """
 
     select: Callable[[Question, CandidateMetrics, Any], tuple[Selection, Any]]
@@ -36,6 +37,7 @@ class Selector(NamedTuple):
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
     private: bool = False  # it needs Delta_n only, so it works with private selection
+    observe: Callable[[Any, ClientUpdates, Params], Any] | None = None  # (state, updates, previous policy) -> state
     optimiser: str = "identity"  # the server optimiser that goes with it, unless the config names another
     name: str = ""  # under which it is registered; `make_selector` fills it in
 

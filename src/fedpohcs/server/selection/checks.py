@@ -47,7 +47,8 @@ def choose_clients(
     client = _chosen(selector.name, selection.client, question)
     scores = _scores(selector.name, selection.scores, question.candidates)
     probability = _probability(selector.name, selection.probability, client)
-    return Selection(client, scores, probability, _weight(selector.name, selection.weight, client)), state
+    weight, total = _weight(selector.name, selection.weight, client), _total(selector.name, selection.total)
+    return Selection(client, scores, probability, weight, total), state
 
 
 def _chosen(name: str, chosen: Any, question: Question) -> ClientIds:
@@ -110,6 +111,12 @@ def _weight(name: str, values: Any, client: ClientIds) -> Vector | None:
     if len(weight) and not 0 < weight.sum() < np.inf:
         _refuse(name, f"gave weights whose sum is {weight.sum()}", "Their sum must be finite and above 0.")
     return weight
+
+
+def _total(name: str, total: Any) -> float | None:
+    if total is None or (isinstance(total, float) and 0 < total < np.inf):
+        return total
+    _refuse(name, f"returned {total!r} as total", "It must be None, or a finite number above 0.")
 
 
 def _vector(name: str, what: str, values: Any, clients: ClientIds, role: str) -> Vector:

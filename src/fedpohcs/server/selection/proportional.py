@@ -13,12 +13,11 @@ import numpy as np
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
 from fedpohcs.server.selection.base import Question, Selector, top_k
 from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
+from fedpohcs.server.selection.memory import Known, ask_who_is_not_up_to_date, remember
 from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
 
 TABLE, LENGTH, GRADIENT = "weighted_advantage", "episode_length", "return_gradient"
 OPTIMISER = "momentum"
-State = dict[str, np.ndarray] | None
-"""Of a selector that remembers: the latest number of every client, and who trained last. None: nobody was asked yet."""
 
 
 def potential_sampling() -> Selector:
@@ -47,22 +46,13 @@ def gradient_sampling() -> Selector:
 def gradient_sampling_one_phase() -> Selector:
     """The same from outdated numbers: everyone is asked once, then each client only after it has trained."""
 
-    def select(question: Question, metrics: CandidateMetrics, state: State) -> tuple[Selection, State]:
-        known = np.full(question.num_clients, np.nan) if state is None else state["known"].copy()
-        known[metrics.client] = metrics.column(GRADIENT)
+    def select(question: Question, metrics: CandidateMetrics, state: Known | None) -> tuple[Selection, Known]:
+        known = remember(question, metrics, state, GRADIENT)
         scores = {GRADIENT: known[question.candidates]}
         selection = sample(question, question.candidates, GRADIENT, scores)
         return selection, {"known": known, "trained": selection.client}
 
-    return Selector(select, requires=frozenset({GRADIENT}), asks=_not_up_to_date, optimiser=OPTIMISER)
-
-
-def _not_up_to_date(question: Question, state: State) -> ClientIds:
-    """Everyone at first; then the clients that trained last, and candidates without a number."""
-    if state is None:
-        return np.arange(question.num_clients)
-    unknown = question.candidates[np.isnan(state["known"][question.candidates])]
-    return np.union1d(state["trained"], unknown)
+    return Selector(select, requires=frozenset({GRADIENT}), asks=ask_who_is_not_up_to_date, optimiser=OPTIMISER)
 
 
 def sample(question: Question, clients: ClientIds, name: str, scores: dict[str, Vector]) -> Selection:

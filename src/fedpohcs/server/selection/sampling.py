@@ -44,3 +44,13 @@ def draw(probability: Vector, generator: np.random.Generator) -> np.ndarray:
     reached *= number / max(reached[-1], 1e-300)  # without the rounding of the sum, which could drop the last one
     ticks = generator.random() + np.arange(number)
     return np.sort(order[np.searchsorted(reached, ticks, side="right").clip(max=len(order) - 1)])
+
+
+def draw_up_to(probability: Vector, generator: np.random.Generator) -> np.ndarray:
+    """Positions drawn with these inclusion probabilities, whose sum need not be whole: as many, rounded up or down."""
+    total = float(probability.sum())
+    if abs(total - round(total)) < 1e-9:
+        return draw(probability, generator)
+    nobody = np.ceil(total) - total  # a position for nobody makes the sum whole
+    drawn = draw(np.append(probability, nobody), generator)
+    return drawn[drawn < len(probability)]
