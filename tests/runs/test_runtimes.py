@@ -11,7 +11,7 @@ import pytest
 from scipy.special import logsumexp
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.learning import DQNConfig
+from fedpohcs.core.learning import DQNConfig, as_kind
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import LEARNERS, WORLDS
 from fedpohcs.execution import make_executor
@@ -48,6 +48,10 @@ CONFIGS = {
     "gym, continuous": gym("Pendulum-v1"),
     "gym, dqn": gym("CartPole-v1", learner=DQNConfig(hidden_sizes=(8,), filter_warmup_steps=500)),
     "hongkong": small("hongkong"),
+    **{
+        kind: small("tabular", learner=as_kind(preset("tabular").learner, kind))
+        for kind in sorted({*LEARNERS} - {"ppo", "dqn"})
+    },
 }
 NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}
 
