@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,26 +19,25 @@ TRAIN = ["train", "tabular", *LONG, "--out", "run"]
 COMPARE = ["compare", "tabular", "--selectors", "fedavg,full", "--seeds", "0", "--jobs", "2", *LONG, "--out", "all"]
 GYM = ["train", "gym", "--env", "CartPole-v1", "--clients", "3", *LONG, "--out", "run"]
 
+AS_IN_A_TERMINAL = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background ignores it
+os.execv(sys.executable, [sys.executable, "-m", "fedpohcs", *sys.argv[1:]])
+"""
 FLOWER = ["flower", "run", "tabular", "--clients", "3", *LONG, "--out", "run"]
 
 
 @contextmanager
 def started(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
     """A command in a process group of its own, as a terminal starts it."""
-    program = [sys.executable, "-m", "fedpohcs", *arguments]
-    process = subprocess.Popen(
-        program, cwd=folder, stdout=-1, stderr=-1, text=True, start_new_session=True, preexec_fn=_as_in_a_terminal
-    )
+    program = [sys.executable, "-c", AS_IN_A_TERMINAL, *arguments]
+    process = subprocess.Popen(program, cwd=folder, stdout=-1, stderr=-1, text=True, start_new_session=True)
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.communicate()
-
-
-def _as_in_a_terminal() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background ignores it
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # whatever is left of it holds the pipes open
+        process.communicate()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -90,6 +89,15 @@ def test_ctrl_c_while_processes_of_a_comparison_import_modules_prints_one_line(s
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
         ended(process, 130, "stopped; to go on: fedpohcs compare")
+
+
+def test_runs_of_a_comparison_that_is_killed_stop(tmp_path: Path) -> None:
+    with started(tmp_path, COMPARE) as process:
+        wait_for(lambda: read_progress(tmp_path / "all/medium/full/seed-0").round >= 1)
+        runs = [Path("/proc", child) for child in children(process)]
+        process.kill()
+        process.wait()
+        wait_for(lambda: not any(run.exists() for run in runs))
 
 
 UNGUARDED = """

@@ -155,8 +155,7 @@ def test_runs_of_an_unknown_world_are_read_with_their_settings(make_run: MakeRun
         config = load_run(paths[0]).config
         assert stored(config) == known
         assert config == from_dict(known)
-        labels = [group.label for group in load_groups(paths)]
-        assert labels == ["fedpohcs scenario.wind=1.0", "fedpohcs scenario.wind=2.0"]
+        assert [group.place for group in load_groups(paths)] == ["windy (wind=1.0)", "windy (wind=2.0)"]
     finally:
         WORLDS["windy"] = WindyWorld
     assert load_run(paths[0]).config.scenario == WindConfig(1.0, (1.0,))

@@ -71,7 +71,7 @@ def test_a_run_that_names_a_function_gets_no_answer_and_nothing_is_imported(
 
 def test_the_option_reaches_the_node_config() -> None:
     options = NodeOptions("localhost:1", 1, insecure=True, allow=("own:env", "own:cells"))
-    assert options.node_config() == "client-id=1 allow='own:env,own:cells'"
+    assert options.node_config() == "client-id=1 max-sketch=16384 allow='own:env,own:cells'"
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a b", "a'b", 'a"b', "a\nb"])

@@ -163,5 +163,5 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
     assert load_run(out).complete
     assert "refused" in (folder / "server.log").read_text()
     remove_member(folder / "members", 1, folder / "server")
-    with pytest.raises(UserError, match="refused to unregister the node"):
+    with pytest.raises(UserError, match="refused to unregister nodes"):
         remove_member(listed_again(folder / "members", 1, removed), 1, folder / "server")

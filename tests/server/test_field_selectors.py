@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from shifting_clients import Weights, weights
 
-from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.config import FederationConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Selection, WeightedAdvantage
@@ -282,16 +282,24 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "cpow-d", "rpow-d", "learnability", "clustered-sampling", "afl"])
-def test_every_selector_works_under_privacy_or_is_refused_in_one_line(name: str) -> None:
+NEEDS_SCORES = ("rpow-d", "afl", "optimal-sampling", "optimal-sampling-approximate")
+SCORES = ProtectionConfig(release="scores")
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *NEEDS_SCORES])
+def test_selectors_that_privacy_cannot_serve_are_refused_in_one_line(name: str) -> None:
     pytest.importorskip("cryptography")
-    config = replace(CONFIG, selector=name, privacy="masked", rounds=2)
-    if name in REFUSED:
-        with pytest.raises(UserError, match=REFUSED[name]) as refused:
-            check_names(config)
-        assert "\n" not in str(refused.value)
-    else:
-        assert all(len(record.selection.client) for record in run_experiment(config).records[1:])
+    with pytest.raises(UserError, match=REFUSED.get(name, "--protection.release scores")) as refused:
+        check_names(replace(CONFIG, selector=name, privacy="masked"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["cpow-d", "learnability", "clustered-sampling", "rpow-d", "afl"])
+def test_other_selectors_work_under_privacy_with_ids_or_with_scores(name: str) -> None:
+    pytest.importorskip("cryptography")
+    protection = SCORES if name in NEEDS_SCORES else ProtectionConfig()
+    config = replace(CONFIG, selector=name, privacy="masked", protection=protection, rounds=2)
+    assert all(len(record.selection.client) for record in run_experiment(config).records[1:])
 
 
 @pytest.mark.parametrize("name", ["gradient-agreement", "divfl"])

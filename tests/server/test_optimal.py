@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from shifting_clients import Weights, weights
 
-from fedpohcs.core.config import FederationConfig
+from fedpohcs.core.config import FederationConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Selection
@@ -129,7 +129,8 @@ def test_the_norm_is_that_of_the_update_that_is_then_sent_and_measuring_leaves_n
 def test_a_run_costs_one_number_per_candidate(privacy: str) -> None:
     if privacy == "masked":
         pytest.importorskip("cryptography")
-    records = run_experiment(replace(CONFIG, selector="optimal-sampling", privacy=privacy)).records[1:]  # type: ignore[arg-type]
+    config = replace(CONFIG, selector="optimal-sampling", protection=ProtectionConfig(release="scores"))
+    records = run_experiment(replace(config, privacy=privacy)).records[1:]  # type: ignore[arg-type]
     for record in records:
         assert len(record.selection.client) == 3
         assert record.selection.total == pytest.approx(4 / 5)

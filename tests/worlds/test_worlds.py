@@ -93,7 +93,7 @@ def known_world(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_painter_that_a_world_names_is_one() -> None:
     drawn = {name for name in WORLDS if find_painter(name) is not None}
-    assert drawn == {"mountain-cars", "hoppers", "half-cheetahs", "walkers", "hongkong"}
+    assert drawn == {"mountain-cars", "hoppers", "half-cheetahs", "walkers", "hongkong", "gym"}
     assert all(isinstance(find_painter(name), Painter) for name in drawn)
 
 

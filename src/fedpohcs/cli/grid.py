@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -118,8 +119,12 @@ class LocalJob:
         context = multiprocessing.get_context("spawn")
         self._told, tells = context.Pipe(duplex=False)
         self._process = context.Process(target=_run_in_process, args=(folder, config, cores, log, tells))
-        with interrupts_blocked():
-            self._process.start()
+        try:
+            with interrupts_blocked():
+                self._process.start()
+        except KeyboardInterrupt:  # held back until the process had started
+            self.stop()
+            raise
         tells.close()
 
     def failure(self) -> str | None:
@@ -156,6 +161,7 @@ def _run_in_process(
         os.sched_setaffinity(0, cores)
     try:
         with stopped_by_signals():
+            threading.Thread(target=_stop_with_parent, daemon=True).start()
             complete_run(folder, config, log=log)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C must not print a traceback
@@ -163,3 +169,11 @@ def _run_in_process(
     except Exception as error:
         tells.send(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
         sys.exit(2)
+
+
+def _stop_with_parent() -> None:
+    """Stop this run when the process that started it has ended, even if it was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
