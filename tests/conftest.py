@@ -11,11 +11,19 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import Evaluation, RoundRecord, Selection
 from fedpohcs.execution.devices import configure_jax
+from fedpohcs.execution.mapping import limit_programs
 from fedpohcs.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
 
 configure_jax(ExperimentConfig().groups)  # before any test uses JAX: processes that tests start do the same
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_memory_mappings() -> Iterator[None]:
+    """Forget compiled programs between files."""
+    yield
+    limit_programs(most=15_000)
 
 
 def made_up_records(config: ExperimentConfig, slope: float = 1.0) -> Iterator[RoundRecord]:

@@ -9,11 +9,12 @@ from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import RoundRecord
+from fedpohcs.execution import mapping
 from fedpohcs.execution.devices import configure_jax
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.execution.mapping import ClientError, OneByOneMap
 from fedpohcs.metrics import heterogeneity, learning_potential, stack_tables
-from fedpohcs.runs.experiment import start_training
+from fedpohcs.runs.experiment import run_experiment, start_training
 
 SMALL = FederationConfig(num_clients=7, num_candidates=5, num_selected=3, evaluation_episodes=8)
 CONFIG = replace(preset("tabular"), rounds=3, federation=SMALL)
@@ -130,3 +131,13 @@ def test_one_by_one_names_the_client_that_fails() -> None:
 
     with pytest.raises(ClientError, match="client 5 failed to train: the wheel came off"):
         OneByOneMap(2).run_chunks(Failing.train, Failing(), np.zeros(1), (np.zeros(2),), np.array([5, 6]))  # pyright: ignore[reportArgumentType]
+
+
+def test_programs_are_forgotten_when_a_process_has_too_many_mappings_and_results_stay() -> None:
+    config = replace(preset("tabular", selector="fedavg"), rounds=1)
+    before = run_experiment(config).mean_returns
+    mapping.limit_programs()
+    assert mapping.compiled_for_groups.cache_info().currsize + mapping.compiled.cache_info().currsize > 0
+    mapping.limit_programs(most=0)
+    assert mapping.compiled_for_groups.cache_info().currsize + mapping.compiled.cache_info().currsize == 0
+    assert run_experiment(config).mean_returns == before

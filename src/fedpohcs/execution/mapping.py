@@ -1,8 +1,10 @@
 """Runs the program of one client for many clients: in parallel on all cores, or one by one."""
 
+import gc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -14,6 +16,7 @@ from fedpohcs.core.types import ClientIds
 from fedpohcs.learners.client import ClientProgram
 
 GROUP_AXIS = "groups"
+MOST_MAPPINGS = 30_000  # of memory, beyond which compiled programs are forgotten
 LARGEST_CHUNK = 64  # clients on a device at the same time; bounds memory for large populations
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -61,6 +64,21 @@ def compiled_for_groups(task: Task, program: ClientProgram, num_own: int, groups
     own_task = partial(task, program)
     task_of_group = jax.shard_map(own_task, mesh=mesh, in_specs=specs, out_specs=apart, check_vma=False)
     return jax.jit(task_of_group, in_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs))
+
+
+def limit_programs(most: int = MOST_MAPPINGS) -> None:
+    """Forget compiled programs if this process has more memory mappings than `most`.
+
+    Every program maps some pages. Linux allows a process 65,530 mappings, beyond which XLA crashes; a process that makes
+    dozens of runs gets there. A program that is needed again comes from the cache on disk.
+    """
+    mappings = Path("/proc/self/maps")
+    if not mappings.exists() or mappings.read_bytes().count(b"\n") <= most:
+        return
+    for function in (compiled, compiled_for_groups):
+        function.cache_clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 def joined(chunks: Sequence[Chunk]) -> Any:

@@ -144,6 +144,9 @@ def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_p
 def _new_training(config: ExperimentConfig, make_clients: MakeExecutor) -> Training:
     """The start of a run whose config is checked."""
     configure_jax(config.groups)
+    from fedpohcs.execution.mapping import limit_programs  # loads JAX
+
+    limit_programs()
     return Training(config, make_clients=make_clients)
 
 
