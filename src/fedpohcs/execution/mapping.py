@@ -69,8 +69,8 @@ def compiled_for_groups(task: Task, program: ClientProgram, num_own: int, groups
 def limit_programs(most: int = MOST_MAPPINGS) -> None:
     """Forget compiled programs if this process has more memory mappings than `most`.
 
-    Every program maps some pages. Linux allows a process 65,530 mappings, beyond which XLA crashes; a process that makes
-    dozens of runs gets there. A program that is needed again comes from the cache on disk.
+    Every program maps some pages. Linux allows a process 65,530 mappings, and beyond that XLA crashes. A process that
+    makes dozens of runs gets there. A program that is needed again comes from the cache on disk.
     """
     mappings = Path("/proc/self/maps")
     if not mappings.exists() or mappings.read_bytes().count(b"\n") <= most:
