@@ -82,7 +82,7 @@ def children(process: subprocess.Popen[str]) -> list[str]:
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.5])
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.2, 0.5])
 def test_ctrl_c_while_processes_of_a_comparison_import_modules_prints_one_line(seconds: float, tmp_path: Path) -> None:
     with started(tmp_path, COMPARE) as process:
         wait_for(lambda: len(children(process)) >= 2)  # a process of multiprocessing, and the first run
