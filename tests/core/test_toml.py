@@ -48,6 +48,7 @@ def test_a_file_trains_what_it_says_and_options_change_it(
         ("seed = 1\nrounds = ten\n", "line 2"),
         ("rounds = 0", "rounds (=0) must be at least 1"),
         ("roundz = 3", "Did you mean 'rounds'"),
+        ("[learner]\nalgorithm = 'os:system'", "learner.key (='algorithm') is not known"),  # a class variable
         ("[learner]\nmomentun = 0.9", "learner.key (='momentun') is not known. Did you mean 'momentum'"),
         ("[learner]\nmomentum = 2.0", "learner.momentum (=2.0) must be at least 0 and below 1"),
         ("learner = 3", "learner (=3) must be a table of settings"),

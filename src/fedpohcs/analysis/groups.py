@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import to_dict
+from fedpohcs.core.config import flat_dict
 from fedpohcs.core.errors import UserError, printable
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.loading import Run, find_runs, load_run
@@ -44,7 +44,7 @@ def load_groups(paths: Iterable[Path]) -> list[Group]:
 
 def group_runs(runs: list[Run]) -> list[Group]:
     """The groups in the order in which their first runs come."""
-    settings = [_flatten(to_dict(run.config)) for run in runs]
+    settings = [flat_dict(run.config) for run in runs]
     families: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for index, (run, variant) in enumerate(zip(runs, _variants(runs, settings), strict=True)):
         families[run.config.world, variant, run.config.level, run.config.method].append(index)
@@ -112,10 +112,3 @@ def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
     """Settings in which experiments differ, except the number of rounds: a longer run starts like a shorter one."""
     compared = (key for key in dict.fromkeys(key for some in settings for key in some) if key not in ("seed", "rounds"))
     return [key for key in compared if any(some.get(key) != settings[0].get(key) for some in settings)]
-
-
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in values.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat

@@ -339,9 +339,9 @@ def from_dict(values: dict[str, Any], cls: type = ExperimentConfig, prefix: str 
     """The config back from plain values. Unknown keys are refused."""
     if cls is ExperimentConfig:
         values = with_present_keys(values, ExperimentConfig.world)
-    hints = get_type_hints(cls)
+    hints, names = get_type_hints(cls), [field.name for field in dataclasses.fields(cls)]  # without class variables
     for key in values:
-        require_known(f"{prefix}key", key, hints)
+        require_known(f"{prefix}key", key, names)
     arguments = {}
     for key, value in values.items():
         if dataclasses.is_dataclass(hints[key]):
