@@ -135,6 +135,55 @@ def test_mountain_cars_and_mujoco_families_hold_out_values_between_those_that_tr
         np.testing.assert_allclose(values[5:], (values[:4] + values[1:5]) / 2)
 
 
+def test_values_beyond_the_range_are_spread_over_a_quarter_of_it_on_either_side() -> None:
+    values = np.array([-2.0, 1, 2])
+    assert with_held_out(values, 0, "beyond").tolist() == values.tolist()
+    assert with_held_out(values, 4, "beyond").tolist() == [-2, 1, 2, -2.75, -2.25, 2.25, 2.75]
+    assert with_held_out(values, 1, "beyond")[3:].tolist() == [2]  # in the middle of both sides
+    assert with_held_out(values[:1], 2, "beyond").tolist() == [-2, -2, -2]
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_values_beyond_the_range_go_no_farther_than_half_the_way_to_zero(sign: int) -> None:
+    values = np.sort(sign * np.array([1.0, 9.0]))  # a quarter of the range is 2, half the way to 0 is 0.5
+    held_out = np.sort(sign * with_held_out(values, 5, "beyond")[2:])
+    assert held_out.tolist() == [0.75, 9.25, 9.75, 10.25, 10.75]
+
+
+def placed(world: str, placement: str, number: int = 4) -> ExperimentConfig:
+    config = small(world, number)
+    return replace(config, federation=replace(config.federation, held_out_placement=placement))
+
+
+def test_mountain_cars_and_mujoco_families_hold_out_values_beyond_those_that_train() -> None:
+    shifts = np.asarray(make_world(placed("mountain-cars", "beyond")).population.action_shift)
+    np.testing.assert_allclose(shifts, [-0.9, -0.3, 0.3, 0.9, 1.5, -1.35, -1.05, 1.65, 1.95], rtol=1e-6)
+    pytest.importorskip("mujoco")
+    radii = make_world(placed("hoppers", "beyond")).values
+    np.testing.assert_allclose(radii[5:], [0.0084375, 0.1053125, 0.1121875, 0.1190625])
+    assert make_world(placed("half-cheetahs", "beyond")).values.max() < 0
+
+
+@pytest.mark.parametrize("world", ["mountain-cars", "hoppers"])
+def test_a_run_with_clients_beyond_the_range_is_the_same_for_those_that_train(world: str, tmp_path: Path) -> None:
+    if world == "hoppers":
+        pytest.importorskip("mujoco")
+    for placement in ("between", "beyond"):
+        run_experiment(replace(placed(world, placement, 2), rounds=1), tmp_path / placement)
+    between, beyond = tmp_path / "between", tmp_path / "beyond"
+    assert (between / "rounds.csv").read_bytes() == (beyond / "rounds.csv").read_bytes()
+    assert lines_of(between, held_out=False) == lines_of(beyond, held_out=False)
+    assert lines_of(between, held_out=True) != lines_of(beyond, held_out=True)
+
+
+def test_a_world_without_a_range_refuses_clients_beyond_it(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--federation.held-out-clients", "2", "--federation.held-out-placement", "beyond"]
+    assert main(["train", "tabular", *options, "--out", "nowhere"]) == 2
+    rule = "must be 'between': the world 'tabular' has no range that they could lie beyond."
+    assert f"federation.held_out_placement (='beyond') {rule}" in capsys.readouterr().err
+    assert not Path("nowhere").exists()
+
+
 def test_further_tabular_clients_leave_the_first_ones_as_they_are() -> None:
     few, more = (make_world(small("tabular", number)).transitions for number in (0, 3))
     np.testing.assert_array_equal(few, more[:5])

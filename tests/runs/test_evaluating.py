@@ -86,6 +86,26 @@ def test_another_level_and_held_out_clients_are_printed_and_stored(
     assert {row.split(",")[2] for row in rows} == {"0"}
 
 
+def test_held_out_clients_lie_where_they_are_asked_for(run: Path) -> None:
+    between, beyond = (evaluate_policy(run, held_out=2, placement=name) for name in ("between", "beyond"))
+    assert between.config.federation.held_out_placement == "between"
+    assert beyond.config.federation.held_out_placement == "beyond"
+    assert between.mean_return[:4].tolist() == beyond.mean_return[:4].tolist()
+    assert between.mean_return[4:].tolist() != beyond.mean_return[4:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [({}, 6), ({"held_out": 3}, 4), ({"placement": "beyond"}, 4), ({"level": "high"}, 0), ({"clients": 5}, 0)],
+)
+def test_a_held_out_client_keeps_its_filter_only_where_its_world_is_the_same(
+    options: dict, own: int, tmp_path: Path
+) -> None:
+    federation = replace(CONFIG.federation, held_out_clients=2, evaluation_episodes=1)
+    run_experiment(replace(CONFIG, rounds=1, federation=federation), tmp_path / "run")
+    assert evaluate_policy(tmp_path / "run", **options).own_filter.tolist().count(True) == own
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -94,6 +114,7 @@ def test_another_level_and_held_out_clients_are_printed_and_stored(
         (["--episodes", "0"], "evaluation_episodes (=0)"),
         (["--seed", "-1"], "seed (=-1)"),
         (["--held-out", "-1"], "held_out_clients (=-1)"),
+        (["--placement", "outside"], "placement"),
         (["-o", "missing/returns.csv"], "cannot be written"),
     ],
 )

@@ -115,7 +115,7 @@ def evaluate(arguments: list[str]) -> None:
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
     from fedpohcs.runs.evaluating import evaluate_policy
 
-    chosen = {name: getattr(given, name) for name in ("level", "clients", "held_out", "episodes", "seed")}
+    chosen = {name: getattr(given, name) for name in ("level", "clients", "held_out", "placement", "episodes", "seed")}
     with _warnings_as_notes():
         found = evaluate_policy(given.run, **chosen)
     trained = found.config.federation.num_clients

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Fixed, Positional, Suppress, UseAppendAction, arg
 
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig, Placement
 from fedpohcs.core.errors import UserError, require
 
 
@@ -258,7 +258,10 @@ class EvaluateOptions:
     clients: int | None = None
     """Number of clients, spread over the level as its world does it. None: as many as in the run."""
     held_out: int | None = None
-    """Further clients between and beyond them, whose worlds nobody trained in. None: as many as in the run."""
+    """Further clients, whose worlds nobody trained in. None: as many as in the run."""
+    placement: Placement | None = None
+    """Where the worlds of the further clients lie: between those of the others, or beyond their range. None: as in the
+    run."""
     episodes: int | None = None
     """Episodes per client. None: as many as in the evaluations of the run."""
     seed: int = 0

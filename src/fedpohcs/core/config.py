@@ -16,6 +16,8 @@ from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, l
 from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
 
 MOST_CLIENTS = 2**16 - 1  # reports hold ids of 16 bits
+Placement = Literal["between", "beyond"]
+"""Where the worlds of held-out clients lie: between those of the clients that train, or beyond their range."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class FederationConfig:
     layer of the policy, or all, so that every client learns alone."""
     held_out_clients: int = 0
     """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
+    held_out_placement: Placement = "between"
+    """Where their worlds lie: between those of the clients that train, or beyond their range."""
 
     def __post_init__(self) -> None:
         check_kinds("federation.", self)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.config import ExperimentConfig, Placement
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import ClientIds, Params, Vector
@@ -39,6 +39,7 @@ def evaluate_policy(
     level: str | None = None,
     clients: int | None = None,
     held_out: int | None = None,
+    placement: Placement | None = None,
     episodes: int | None = None,
     seed: int = 0,
 ) -> PolicyReturns:
@@ -51,7 +52,8 @@ def evaluate_policy(
         run: folder, and after an @ which policy.
         level: of heterogeneity; None: that of the run.
         clients: number of clients, spread over the level as its world does it; None: as many as in the run.
-        held_out: further clients between and beyond them; None: as many as in the run.
+        held_out: further clients, whose worlds nobody trained in; None: as many as in the run.
+        placement: of the further clients, between the others or beyond their range; None: as in the run.
         episodes: per client; None: as many as in the evaluations of the run.
         seed: of the episodes.
     """
@@ -59,7 +61,7 @@ def evaluate_policy(
     source = read_config(stored.run)
     arrays, round_number = stored_arrays(stored, source)
     require_filters(stored, arrays, source)
-    config = _population(source, level, clients, held_out, episodes)
+    config = _population(source, level, clients, held_out, placement, episodes)
     from fedpohcs.execution import make_executor
     from fedpohcs.runs.experiment import check_names, configure_jax
 
@@ -69,7 +71,7 @@ def evaluate_policy(
     try:
         number = config.federation.num_clients + config.federation.held_out_clients
         everyone = np.arange(number)
-        own = np.full(number, _same_population(source, config)) & (everyone < len(arrays.get("filters/mean", ())))
+        own = everyone < min(_num_common(source, config), len(arrays.get("filters/mean", ())))
         if source.learner.filter_observations:
             _fill_filters(executor.state.filters.observation, arrays, own, source.federation.num_clients)
         params = _filled_params(executor.initial_params(), arrays, str(stored))
@@ -80,7 +82,12 @@ def evaluate_policy(
 
 
 def _population(
-    source: ExperimentConfig, level: str | None, clients: int | None, held_out: int | None, episodes: int | None
+    source: ExperimentConfig,
+    level: str | None,
+    clients: int | None,
+    held_out: int | None,
+    placement: Placement | None,
+    episodes: int | None,
 ) -> ExperimentConfig:
     """The config of the population: privacy, attacks and training do not matter for an evaluation."""
     federation = source.federation
@@ -94,15 +101,20 @@ def _population(
         client_weights=None,
         personal="none",  # what is stored is the shared policy
         held_out_clients=federation.held_out_clients if held_out is None else held_out,
+        held_out_placement=placement or federation.held_out_placement,
         evaluation_episodes=federation.evaluation_episodes if episodes is None else episodes,
     )
     learner = replace(source.learner, filter_warmup_steps=0)  # filters come from the run
     return replace(source, level=level or source.level, selector="fedavg", federation=federation, learner=learner)
 
 
-def _same_population(source: ExperimentConfig, config: ExperimentConfig) -> bool:
-    same_size = source.federation.num_clients == config.federation.num_clients
-    return same_size and source.level == config.level
+def _num_common(source: ExperimentConfig, config: ExperimentConfig) -> int:
+    """How many clients, counted from 0, are those of the run. Its number decides where held-out clients lie."""
+    own, other = source.federation, config.federation
+    if (own.num_clients, source.level) != (other.num_clients, config.level):
+        return 0
+    held_out = ((one.held_out_clients, one.held_out_placement) for one in (own, other))
+    return own.num_clients + (own.held_out_clients if len(set(held_out)) == 1 else 0)
 
 
 def _fill_filters(moments: Any, arrays: dict[str, np.ndarray], own: np.ndarray, num_clients: int) -> None:

@@ -25,6 +25,9 @@ def check_world(config: ExperimentConfig) -> Any:
     held_out = config.federation.held_out_clients
     rule = f"must be 0: the world {config.world!r} has no held-out clients"
     require(world.held_out or not held_out, "federation.held_out_clients", held_out, rule)
+    placement = config.federation.held_out_placement
+    rule = f"must be 'between': the world {config.world!r} has no range that they could lie beyond"
+    require(world.extrapolates or placement == "between", "federation.held_out_placement", placement, rule)
     return world
 
 

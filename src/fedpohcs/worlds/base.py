@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.config import ExperimentConfig, Placement
 from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
 from fedpohcs.core.types import Reference
 
 if TYPE_CHECKING:
     import jax
-
-    from fedpohcs.core.config import ExperimentConfig
 
 EnvParams = Any  # a pytree; with a leading client axis it is a population
 EnvState = Any
@@ -34,8 +33,8 @@ class World(ABC):
     """A population of clients whose environments differ, but have the same observations and actions.
 
     The constructor takes the level and the number of clients; then the number of held-out clients if `held_out` is
-    True; and `settings=`, an instance of `Config`, if that has fields. Importing the class must load neither JAX nor a
-    simulator, because options and help texts are read from it.
+    True, and their `placement=` if `extrapolates` is True; and `settings=`, an instance of `Config`, if that has
+    fields. Importing the class must load neither JAX nor a simulator, because options and help texts are read from it.
     """
 
     Config: ClassVar[type[WorldConfig]] = WorldConfig
@@ -48,6 +47,8 @@ class World(ABC):
     """Where the `worlds.pictures.Painter` of this world is, `module:attribute`. None: it cannot be drawn."""
     held_out: ClassVar[bool] = False
     """Whether the world can have held-out clients. Their ids follow those of the N clients that train."""
+    extrapolates: ClassVar[bool] = False
+    """Whether held-out clients can be placed beyond the range of those that train; see `with_held_out`."""
     observation_size: int
     actions: ContinuousActions | DiscreteActions
     horizon: int
@@ -59,8 +60,10 @@ class World(ABC):
         make: Any = cls
         federation = config.federation
         held_out = [federation.held_out_clients] if cls.held_out else []
-        settings = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
-        return make(config.level, federation.num_clients, *held_out, **settings)
+        named: dict[str, Any] = {"settings": config.scenario} if dataclasses.fields(cls.Config) else {}
+        if cls.extrapolates:
+            named["placement"] = federation.held_out_placement
+        return make(config.level, federation.num_clients, *held_out, **named)
 
     @classmethod
     def reference(cls, config: ExperimentConfig) -> Reference | None:
@@ -95,19 +98,37 @@ class TracedWorld(World):
         return hash(type(self))
 
 
-def with_held_out(values: np.ndarray, num_held_out: int) -> np.ndarray:
-    """Ascending parameters of the clients that train, followed by those of held-out clients, which lie between them.
+def with_held_out(values: np.ndarray, num_held_out: int, placement: Placement = "between") -> np.ndarray:
+    """Ascending parameters of the clients that train, followed by those of held-out clients.
 
-    Held-out clients are spread evenly over the gaps between neighbours. One per gap lies at the midpoint, several
-    divide the gap evenly. A single client has no neighbour: the held-out clients then equal it.
+    `between`: they are spread evenly over the gaps between neighbours. One per gap lies at the midpoint, several divide
+    the gap evenly. `beyond`: they are spread evenly over a quarter of the range below the lowest value and a quarter
+    above the highest; but no farther than half the way to 0, so that masses and lengths stay positive. A single client
+    has neither neighbour nor range: the held-out clients then equal it.
 
     Example:
         >>> with_held_out(np.array([0.0, 1.0, 2.0]), 2).tolist()
         [0.0, 1.0, 2.0, 0.5, 1.5]
+        >>> with_held_out(np.array([-1.0, 0.0, 1.0]), 2, "beyond").tolist()
+        [-1.0, 0.0, 1.0, -1.25, 1.25]
     """
-    number = np.arange(num_held_out)
-    gap = ((number + 0.5) * max(len(values) - 1, 1) / max(num_held_out, 1)).astype(int)
-    _, first, inverse, count = np.unique(gap, return_index=True, return_inverse=True, return_counts=True)
-    share = (number - first[inverse] + 0.5) / count[inverse]
+    place = _between if placement == "between" else _beyond
+    return np.concatenate([values, place(values, num_held_out)])
+
+
+def _between(values: np.ndarray, count: int) -> np.ndarray:
+    number = np.arange(count)
+    gap = ((number + 0.5) * max(len(values) - 1, 1) / max(count, 1)).astype(int)
+    _, first, inverse, in_gap = np.unique(gap, return_index=True, return_inverse=True, return_counts=True)
+    share = (number - first[inverse] + 0.5) / in_gap[inverse]
     low, high = values[gap], values[np.minimum(gap + 1, len(values) - 1)]
-    return np.concatenate([values, low + share * (high - low)])
+    return low + share * (high - low)
+
+
+def _beyond(values: np.ndarray, count: int) -> np.ndarray:
+    low, high = values[0], values[-1]
+    reach = (high - low) / 4
+    below = min(reach, low / 2) if low > 0 else reach
+    above = min(reach, -high / 2) if high < 0 else reach
+    covered = (np.arange(count) + 0.5) / max(count, 1) * (below + above)  # of both sides, put end to end
+    return np.where(covered < below, low - below + covered, high + covered - below)

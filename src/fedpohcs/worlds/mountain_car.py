@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.config import Placement
 from fedpohcs.core.lazy import LazyModule
 from fedpohcs.worlds.base import ContinuousActions, TracedWorld, Transition, with_held_out
 
@@ -37,7 +38,7 @@ class MountainCars(TracedWorld):
 
     levels: ClassVar[tuple[str, ...]] = ("low", "medium", "high", "high-authors")
     thresholds = (0, 25, 50, 60)
-    held_out = True
+    held_out = extrapolates = True
     painter = "fedpohcs.worlds.pictures:MOUNTAIN_CAR"
     observation_size = 2
     actions = ContinuousActions(size=1, low=-1.0, high=1.0)
@@ -45,8 +46,10 @@ class MountainCars(TracedWorld):
     reset_noise = 1
     step_noise = 0
 
-    def __init__(self, level: str, num_clients: int, num_held_out: int = 0) -> None:
-        shifts = with_held_out(action_shifts(level, num_clients), num_held_out)
+    def __init__(
+        self, level: str, num_clients: int, num_held_out: int = 0, *, placement: Placement = "between"
+    ) -> None:
+        shifts = with_held_out(action_shifts(level, num_clients), num_held_out, placement)
         self.population = CarParams(action_shift=jnp.asarray(shifts, jnp.float32))
 
     def reset(self, noise: jax.Array, params: CarParams) -> tuple[jax.Array, jax.Array]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.config import Placement
 from fedpohcs.core.errors import UserError
 from fedpohcs.worlds.base import ContinuousActions, with_held_out
 from fedpohcs.worlds.host import LockstepWorld
@@ -46,7 +47,7 @@ class MujocoWorld(LockstepWorld):
     a cost of the action before it is clipped.
     """
 
-    held_out = True
+    held_out = extrapolates = True
     painter = "fedpohcs.worlds.pictures:MUJOCO_BODY"
     ranges: ClassVar[dict[str, tuple[float, float]]]
     parameters: ClassVar[tuple[Parameter, ...]]
@@ -67,9 +68,11 @@ class MujocoWorld(LockstepWorld):
         if "ranges" in vars(cls):
             cls.levels = tuple(cls.ranges)
 
-    def __init__(self, level: str, num_clients: int, num_held_out: int = 0) -> None:
+    def __init__(
+        self, level: str, num_clients: int, num_held_out: int = 0, *, placement: Placement = "between"
+    ) -> None:
         require_mujoco()
-        self.values = with_held_out(np.linspace(*self.ranges[level], num_clients), num_held_out)
+        self.values = with_held_out(np.linspace(*self.ranges[level], num_clients), num_held_out, placement)
 
     def make_model(self, value: float) -> Any:
         """The compiled model of a client whose parameter has this value."""
