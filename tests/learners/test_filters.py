@@ -1,10 +1,18 @@
 """Running statistics beside NumPy's own."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpohcs import preset
+from fedpohcs.core.trajectory import Status, Trajectory
+from fedpohcs.learners.base import make_learner
+from fedpohcs.learners.filters import discounted_returns, init_filters
+from fedpohcs.worlds.tabular import TabularWorlds
 from learners.reference import Filters, filter_observation, filter_reward, no_moments, update_moments
 
 
@@ -50,3 +58,35 @@ def test_filters_clip_and_leave_constants_alone() -> None:
     filters = Filters(no_moments((1,)), no_moments(()))
     np.testing.assert_array_equal(filter_observation(filters, np.array([[7.0], [-9.0]]), 5.0), [[5], [-5]])
     np.testing.assert_array_equal(filter_reward(filters, np.array([0.5, 99.0, -99.0]), 10.0), [0.5, 10, -10])
+
+
+def recorded(rewards: Any, status: Any) -> Trajectory:
+    return Trajectory(np.zeros((*rewards.shape, 1), np.float32), rewards, rewards, status, None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 20), st.floats(0, 1), st.integers(0, 1000))
+def test_discounted_returns_are_those_of_a_loop_from_the_end(length: int, discount: float, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    rewards = generator.normal(size=(length, 2))
+    status = generator.choice([Status.RUNNING, Status.TERMINATED, Status.TRUNCATED], (length, 2), p=[0.8, 0.1, 0.1])
+    expected, following = np.zeros_like(rewards), np.zeros(2)
+    for time in reversed(range(length)):
+        following = rewards[time] + discount * following * (status[time] == Status.RUNNING) * (time + 1 < length)
+        expected[time] = following
+    np.testing.assert_allclose(discounted_returns(recorded(rewards, status), discount), expected, atol=1e-9)
+    traced = discounted_returns(recorded(jnp.asarray(rewards), jnp.asarray(status)), discount)
+    np.testing.assert_allclose(traced, expected, atol=1e-4)
+
+
+def test_rewards_that_never_vary_are_scaled_by_how_returns_do() -> None:
+    """-1 per step for 3 steps, discount 1/2: returns -1.75, -1.5 and -1; padding does not count."""
+    rewards = np.array([[-1.0], [-1.0], [-1.0], [0.0]])
+    status = np.array([[Status.RUNNING], [Status.RUNNING], [Status.TERMINATED], [Status.PADDING]])
+    config = replace(preset("tabular").learner, reward_statistic="return", discount=0.5)
+    world = TabularWorlds("low", 2)
+    by_return, by_reward = (make_learner(x, world) for x in (config, replace(config, reward_statistic="reward")))
+    filters = by_return.observe(init_filters(1), recorded(rewards, status))
+    assert filters.reward.seen == 3
+    np.testing.assert_allclose(by_return.reward_scale(filters), np.std([-1.75, -1.5, -1]), rtol=1e-6)
+    assert by_reward.reward_scale(by_reward.observe(init_filters(1), recorded(rewards, status))) == 1

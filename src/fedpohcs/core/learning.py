@@ -46,7 +46,10 @@ class LearningConfig:
     filter_observations: bool = True
     """Each client z-scores its observations with its own running statistics. False where units are shared already."""
     filter_rewards: bool = True
-    """Each client divides its rewards by their running standard deviation; for learning only, never in reports."""
+    """Each client divides its rewards by a running standard deviation; for learning only, never in reports."""
+    reward_statistic: Literal["reward", "return"] = "reward"
+    """Whose standard deviation that is: of rewards (the paper's), or of discounted returns, so that the values which a
+    critic learns have about the same size in every world. Rewards that hardly vary need the latter."""
     filter_warmup_steps: int = 100_000
     """Approximate number of steps of the initial policy with which a client's filters are initialised."""
     filter_evaluation_episodes: int | None = None

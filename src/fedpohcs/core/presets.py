@@ -66,8 +66,9 @@ def _like_hoppers(world: str, level: str, selector: str, evaluation_episodes: in
 def gym(level: str = "own", selector: str = "fedpohcs") -> ExperimentConfig:
     """Twenty clients with Gymnasium environments of your own; --env names them.
 
-    The learner is the usual PPO: clipped, with Adam and ten epochs. Observations are not filtered: on Pendulum-v1
-    runs in which every client had a filter of its own did far worse. docs/how-to/gymnasium.md has the numbers.
+    The learner is the usual PPO: clipped, with Adam and ten epochs, and rewards divided by the standard deviation of
+    returns. Observations are not filtered: on Pendulum-v1 runs in which every client had a filter of its own did far
+    worse. docs/how-to/gymnasium.md has the numbers.
     """
     return ExperimentConfig(
         world="gym",
@@ -85,6 +86,7 @@ def gym(level: str = "own", selector: str = "fedpohcs") -> ExperimentConfig:
             entropy_coefficient=0.0,
             critic_epochs=10,
             filter_observations=False,
+            reward_statistic="return",
             filter_warmup_steps=1_000,
         ),
         modelling=ModellingConfig(observation_cell=0.4, action_cell=0.4, clip_actions=True),

@@ -16,6 +16,7 @@ from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import AnyArray, Extra, Params
 from fedpohcs.learners.filters import (
     Filters,
+    discounted_returns,
     filter_observation,
     filter_reward,
     init_filters,
@@ -126,7 +127,10 @@ class Learner(ABC):
         if self.config.filter_observations:
             observation = update_moments(observation, trajectory.observation, trajectory.valid, weight)
         if self.config.filter_rewards:
-            reward = update_moments(reward, trajectory.reward, trajectory.valid, weight)
+            seen = trajectory.reward
+            if self.config.reward_statistic == "return":
+                seen = discounted_returns(trajectory, self.config.discount)
+            reward = update_moments(reward, seen, trajectory.valid, weight)
         return Filters(observation, reward)
 
     def filtered(self, filters: Filters, observation: AnyArray) -> AnyArray:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.core.types import AnyArray
 
 SMALLEST_STD = 1e-6
@@ -50,6 +51,24 @@ def update_moments(moments: Moments, values: AnyArray, valid: AnyArray, weight: 
     share = added / xp.maximum(seen, 1.0)
     shift = mean - moments.mean
     return Moments(seen, moments.mean + shift * share, moments.squares + squares + shift**2 * moments.seen * share)
+
+
+def discounted_returns(trajectory: Trajectory, discount: float) -> Any:
+    """Discounted sum of rewards from every step to the end of its episode, [T, E]. Works on NumPy and JAX arrays.
+
+    A sum over 2, 4, 8, ... steps is that over the first half, plus what follows the half. So log T passes over whole
+    arrays are enough.
+    """
+    xp = trajectory.reward.__array_namespace__()
+    total = trajectory.reward
+    weight = discount * (trajectory.status == Status.RUNNING).astype(total.dtype)  # of what follows
+    span = 1
+    while span < len(total):
+        empty = xp.zeros_like(total[:span])
+        total = total + weight * xp.concatenate([total[span:], empty])
+        weight = weight * xp.concatenate([weight[span:], empty])
+        span *= 2
+    return total
 
 
 def standard_deviation(moments: Moments, xp: Any) -> Any:
