@@ -14,6 +14,7 @@ from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.imports import import_function
 from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
+from fedpohcs.worlds.mujoco import log_warnings
 from fedpohcs.worlds.physics import KNOBS, Knob, find_knob
 from fedpohcs.worlds.workers import SimulatedWorld
 
@@ -190,6 +191,8 @@ def make_environment(env: str, client: int, render_mode: str | None = None) -> A
     if function is not None:
         return function(client, **(wanted if wanted and _takes_render_mode(function) else {}))
     try:
+        if find_spec("mujoco") is not None and ".envs.mujoco." in str(gymnasium.spec(env).entry_point):
+            log_warnings()
         return gymnasium.make(env, **wanted)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise UserError(f"scenario.env (={env!r}) needs {_missing_package(env, error)}") from error
