@@ -127,7 +127,7 @@ class ModellingConfig:
     episodes: int | None = None
     """Extra episodes that candidates play for their tables. None: tables use the episodes of the evaluation."""
     steps_per_episode: int | None = None
-    """Model only so many first steps of an episode. None: all."""
+    """Model only the first steps of an episode, up to this number. None: all."""
     observation_cell: float = 0.1
     """Width of a state cell, in units of the filtered observation."""
     discretiser: str | None = None
@@ -178,7 +178,7 @@ class ProtectionConfig:
     """Returns and gradient norms are clipped to plus and minus this before they are rounded. None: they are not, which
     epsilon does not allow."""
     score_bits: int = 8
-    """A score is rounded to so many bits before it is uploaded."""
+    """Number of bits to which a score is rounded before it is uploaded."""
     min_cohort: int = 5
     """Least number of candidates in a sum: a sum of few candidates hides little."""
     epsilon: float | None = None
@@ -216,10 +216,10 @@ class DefenceConfig:
     """Limits to a Byzantine client's share of the selections; docs/trust.md has the cost of each. Off by default."""
 
     table_clip: float | None = None
-    """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
+    """Scale down tables whose norm exceeds this multiple of the median norm of the candidates' tables. None: off."""
     max_selections: int | None = None
-    """Select a client at most so often in any `window` rounds; beyond, it is no candidate. None: as often as it is
-    chosen."""
+    """Largest number of selections of a client in any `window` rounds; a client that has reached it is no candidate.
+    None: no limit."""
     window: int = 20
     """Rounds over which `max_selections` counts."""
 
@@ -269,8 +269,8 @@ class ExperimentConfig:
     executor: Literal["vectorised", "one-by-one"] = "vectorised"
     """Run clients in parallel, or one after the other to debug."""
     groups: int = 2
-    """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
-    does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
+    """Number of groups into which clients are split. Groups run at the same time if there are enough cores. The default
+    does not depend on the cores, because the last digits of a result depend on the size of a group."""
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or what `protection.release` says, by masks or by
     homomorphic encryption."""

@@ -112,7 +112,7 @@ class ActorCriticConfig(LearningConfig):
     entropy_coefficient: float = 0.1
     """Weight of the entropy bonus in the first rounds."""
     entropy_decay_rounds: int = 20
-    """The entropy coefficient is divided by 10 every so many rounds."""
+    """Number of rounds after which the entropy coefficient is divided by 10, again and again."""
     critic_learning_rate: float = 1e-3
     """Learning rate of the critic's Adam."""
     critic_epochs: int = 3
