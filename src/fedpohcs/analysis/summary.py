@@ -201,7 +201,14 @@ def _show_interval(interval: Interval) -> str:
 
 
 def _show(value: float) -> str:
-    """About three significant digits."""
+    """About three significant digits; two of small numbers, so that a small difference is not shown as 0.
+
+    Example:
+        >>> [_show(value) for value in (1234.5, 12.34, 1.234, 0.0523, 0.00071, 1e-9)]
+        ['1234', '12.3', '1.23', '0.052', '0.00071', '0.00']
+    """
+    if 1e-4 <= abs(value) < 0.1:
+        return f"{value:.2g}"
     text = f"{value:.{0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2}f}"
     return text.lstrip("-") if float(text) == 0 else text
 
