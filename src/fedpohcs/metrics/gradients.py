@@ -76,7 +76,7 @@ def gradient_norm(context: MetricContext, clients: ClientIds) -> Vector:
 
 
 def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
-    """L_n sigma_n, by which a client's standardised policy gradient is too short to be that of its return."""
+    """L_n sigma_n, the factor from a client's standardised policy gradient to the gradient of its return."""
     return context.compute(standard_scales, clients)
 
 

@@ -46,7 +46,7 @@ def gradient_sampling() -> Selector:
 
 
 def gradient_sampling_one_phase() -> Selector:
-    """The same from outdated numbers: everyone is asked once, then each client only after it has trained."""
+    """gradient-sampling from outdated numbers: clients send one in round 1, then only after they have trained."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Known | None) -> tuple[Selection, Known]:
         known = remember(question, metrics, state, GRADIENT)
