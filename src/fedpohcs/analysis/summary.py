@@ -158,9 +158,13 @@ def _speed(groups: Sequence[Group], thresholds: Sequence[float], last_round: int
     first = [label for label, time in times.items() if time.estimate == fastest]
     rest = [f"{label}: {_show_time(time)}" for label, time in times.items() if label not in first]
     median = "median " if any(len(time.times) > 1 for time in times.values()) else ""
-    reach = "reaches" if len(first) == 1 else "reach"
-    compared = f" first ({'; '.join(rest)})" if rest else ""
-    yield f"{_join(first)} {reach} a mean return of {threshold:g} in {median}round {fastest:g}{compared}."
+    one = len(first) == 1
+    if rest:
+        named = f"{_join(first)} {'is' if one else 'are'} the first to reach a mean return of {threshold:g},"
+        yield f"{named} in {median}round {fastest:g} ({'; '.join(rest)})."
+    else:
+        reach = "reaches" if one else "reach"
+        yield f"{_join(first)} {reach} a mean return of {threshold:g} in {median}round {fastest:g}."
 
 
 def _rounds_to(group: Group, threshold: float, last_round: int) -> TimeToThreshold:
