@@ -82,6 +82,11 @@ def test_the_highest_threshold_that_is_reached_at_all_counts(compared: Callable[
     assert "fedpohcs is the first to reach a mean return of 16, in round 19 (fedavg: not at all)." in text
 
 
+def test_small_differences_are_not_shown_as_0(compared: Callable[..., Summary]) -> None:
+    text = " ".join(compared(1, fedavg=lambda seed: 0.0, fedpohcs=lambda seed: 0.007).sentences)
+    assert "That is 0.007 above fedavg" in text
+
+
 def test_the_worst_tenth_is_named_with_the_scheme_that_serves_it_best(compared: Callable[..., Summary]) -> None:
     text = " ".join(compared(1, fedavg=lambda seed: 0.0, fedpohcs=lambda seed: 3.0).sentences)
     assert "On the worst tenth of the clients fedpohcs returns 8.00." in text  # clients 10 and 11: 15.5 + 3 - 10.5
