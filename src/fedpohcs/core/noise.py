@@ -18,8 +18,8 @@ BLOCK = 50
 class ActionNoise(NamedTuple):
     """The random numbers of one distribution that an actor needs per step.
 
-    All are independent, except those of an Ornstein-Uhlenbeck process ("ou"): each of its numbers is standard normal, and
-    the share `1 - pull` of it goes over into the next step. A new process starts every `BLOCK` steps.
+    All are independent, except those of an Ornstein-Uhlenbeck process ("ou"): each of its numbers is standard normal,
+    and the share `1 - pull` of it goes over into the next step. A new process starts every `BLOCK` steps.
     """
 
     kind: Literal["normal", "gumbel", "uniform", "ou"]  # standard ones; uniform on [0, 1)
@@ -56,7 +56,10 @@ class ActionNoise(NamedTuple):
 
 @cache
 def correlation(pull: float) -> np.ndarray:
-    """The matrix from independent numbers to those of the process: x[t+1] = (1 - pull) x[t] + sqrt(1 - (1 - pull)^2) z."""
+    """The matrix from independent numbers z to those of the process.
+
+    x[t+1] = (1 - pull) x[t] + sqrt(1 - (1 - pull)^2) z[t+1], from x[0] = z[0].
+    """
     kept, step = 1 - pull, np.arange(BLOCK)
     elapsed = np.maximum(step[:, None] - step, 0)
     fresh = np.where(step == 0, 1.0, np.sqrt(1 - kept**2))

@@ -1,4 +1,4 @@
-"""SAC (Haarnoja et al., 2018): a stochastic policy that also earns entropy, twin critics, and an adaptive temperature."""
+"""SAC (Haarnoja et al., 2018): a stochastic policy that also earns entropy, twin critics, an adaptive temperature."""
 
 from __future__ import annotations
 

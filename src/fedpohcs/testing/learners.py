@@ -44,6 +44,8 @@ QUICK_REPLAY = {
     "target_rate": 0.05,
 }
 QUICK_POLICY = QUICK_REPLAY | {"policy_learning_rate": 0.01}
+# Odd and few minibatches, because a greedy policy amplifies rounding errors where actions are equally good.
+QUICK_MIXTURE = {"batch_size": 33, "updates_per_iteration": 32, "target_rate": 1.0, "target_period": 8, "mixture": 0.3}
 QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "ppo": QUICK_PPO,
     "fedprox": {"proximal_coefficient": 0.01, **QUICK_PPO},
@@ -53,7 +55,7 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "npg": {"kl_target": 0.05, **QUICK_ODD},
     "trpo": {"kl_target": 0.05, **QUICK_ODD},
     "dqn": QUICK_REPLAY,
-    "dcpi": QUICK_POLICY | {"target_rate": 1.0, "target_period": 8, "mixture": 0.3},
+    "dcpi": QUICK_POLICY | QUICK_MIXTURE,
     "ddpg": QUICK_POLICY,
     "td3": QUICK_POLICY,
     "sac": QUICK_POLICY | {"temperature_learning_rate": 0.01},
