@@ -28,6 +28,7 @@ from fedpohcs.learners.distributions import squashed_gaussian
 from fedpohcs.learners.networks import ActorCriticParams, Dense, PolicyParams
 from fedpohcs.learners.off_policy import PolicyAndCritic, Transitions, Weights
 from fedpohcs.learners.sac import SACParams
+from fedpohcs.testing import quick_config, run_probe
 from fedpohcs.worlds.spaces import AnnouncedWorld
 
 LOW, HIGH = 1.0, 5.0  # centre 3, half range 2: forgetting either is noticed
@@ -84,7 +85,8 @@ def test_td3_takes_the_lesser_critic_at_actions_with_clipped_noise() -> None:
     noise = np.array([[9.0], [0.0], [-1.0]], np.float32)  # of which .4 times is 3.6, 0 and -.4
     found = learner.target_value(PolicyAndCritic(POLICY, critics(ONE, OTHER)), BATCH, noise)
     following = BATCH.next_observation
-    share = np.clip(np.tanh(following @ POLICY[0].kernel) + [[0.5], [0.0], [-0.4]], -1, 1)
+    clipped = np.array([[0.5], [0.0], [-0.4]])
+    share = np.clip(np.tanh(following @ POLICY[0].kernel) + clipped, -1, 1)
     least = np.minimum(q(ONE, following, share), q(OTHER, following, share))
     np.testing.assert_allclose(found, BATCH.reward + 0.5 * GOES_ON * least, rtol=1e-5)
 
@@ -400,3 +402,10 @@ def test_published_settings_are_settings(name: str) -> None:
     settings = find_algorithm(name).settings["learner"]
     config = learner_class(settings["kind"])(**settings)
     assert config.memory_at_merge == "reset"  # type: ignore[attr-defined]
+
+
+@pytest.mark.learning
+def test_sac_learns_which_action_each_observation_needs() -> None:
+    answer = run_probe(quick_config("sac"), "both", continuous=True)
+    assert answer.share[0] < 0.1  # the least action for one sign
+    assert answer.share[1] > 0.9  # the largest for the other
