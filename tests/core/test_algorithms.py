@@ -15,7 +15,6 @@ from fedpohcs.core.registries import ALGORITHMS, OPTIMISERS, SELECTORS
 from fedpohcs.core.toml import read_toml
 from fedpohcs.runs.experiment import check_names
 
-
 DISCRETE, CONTINUOUS = ("dqn", "dqnavg", "dcpi"), ("ddpg", "ddpgavg", "td3", "sac")
 """Algorithms for one kind of actions alone."""
 

@@ -40,8 +40,7 @@ def trained(config: ExperimentConfig, clients: list[int]) -> Any:
     configure_jax(config.groups)
     executor = make_executor(config)
     params = executor.initial_params()
-    for number in range(2):
-        updates = executor.train(params, number, np.array(clients))
+    updates = [executor.train(params, number, np.array(clients)) for number in range(2)][-1]
     memory = jax.tree.map(lambda x: x[clients], executor.state.memory)
     executor.close()
     return updates.params, memory

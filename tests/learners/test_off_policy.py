@@ -24,6 +24,7 @@ from fedpohcs.core.noise import BLOCK, ActionNoise
 from fedpohcs.core.spaces import ContinuousActions, DiscreteActions
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.base import Broadcast, Progress, make_learner
+from fedpohcs.learners.dcpi import ESTIMATE_RATE, estimated
 from fedpohcs.learners.distributions import squashed_gaussian
 from fedpohcs.learners.networks import ActorCriticParams, Dense, PolicyParams
 from fedpohcs.learners.off_policy import PolicyAndCritic, Transitions, Weights
@@ -249,9 +250,7 @@ def test_an_adaptive_mixture_is_the_advantage_over_the_range_of_action_values() 
     params = learner.init_params(jax.random.key(0))
     moments = learner.init_moments(params)._replace(advantage=np.float32(0.3), spread=np.float32(2))
     np.testing.assert_allclose(learner.share(moments), 0.5 * 0.3 / 2)
-    from fedpohcs.learners.dcpi import ESTIMATE_RATE, estimated
-
-    after = estimated(moments, np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([[1.0, 3.0], [0.0, 4.0]]))
+    after = estimated(moments, jnp.array([[0.5, 0.5], [0.0, 1.0]]), jnp.array([[1.0, 3.0], [0.0, 4.0]]))
     np.testing.assert_allclose(after.advantage, 0.3 + ESTIMATE_RATE * ((1 + 0) / 2 - 0.3))
     np.testing.assert_allclose(after.spread, 2 + ESTIMATE_RATE * (4 - 2))
 

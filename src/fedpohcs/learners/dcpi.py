@@ -6,6 +6,7 @@ Langford, 2002) improves: pi <- (1 - alpha) pi + alpha greedy(Q). Action values 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +40,7 @@ class Info(NamedTuple):
     mixture: AnyArray  # alpha
 
 
+@dataclass(frozen=True)
 class DCPI(EpsilonGreedy):
     """Conservative policy iteration with networks for policy and action values."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ class Info(NamedTuple):
     value: AnyArray  # action value of the transitions drawn
 
 
+@dataclass(frozen=True)
 class DDPG(Squashed):
     """Deep deterministic policy gradient for continuous actions."""
 

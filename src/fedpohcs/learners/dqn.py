@@ -5,6 +5,7 @@ What is federated is the online network, whose outputs are action values.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ class Info(NamedTuple):
     value: AnyArray  # action value of the transitions drawn
 
 
+@dataclass(frozen=True)
 class DQN(EpsilonGreedy):
     """Deep Q-learning for discrete actions."""
 

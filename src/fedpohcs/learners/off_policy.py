@@ -8,6 +8,7 @@ federated are the online networks; the buffer and Adam's moments stay with the c
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -68,6 +69,7 @@ class Weights(NamedTuple):
     moments: Any
 
 
+@dataclass(frozen=True)
 class OffPolicy(Learner):
     """A learner with a replay buffer. Algorithms add networks, targets and losses."""
 
@@ -204,6 +206,7 @@ class GreedySchedule(NamedTuple):
     epsilon: AnyArray
 
 
+@dataclass(frozen=True)
 class EpsilonGreedy(OffPolicy):
     """A learner for discrete actions that takes the best one, or with probability epsilon any."""
 
@@ -250,6 +253,7 @@ class EpsilonGreedy(OffPolicy):
         return Categorical(jnp.log(share + (1 - self.config.epsilon_floor) * greedy))
 
 
+@dataclass(frozen=True)
 class Squashed(OffPolicy):
     """A learner for continuous actions within bounds: a policy that ends in a tanh, and critics of its actions.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ class Info(NamedTuple):
     temperature: AnyArray
 
 
+@dataclass(frozen=True)
 class SAC(Squashed):
     """Soft actor-critic for continuous actions."""
 

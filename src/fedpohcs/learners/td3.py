@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -12,6 +13,7 @@ from fedpohcs.learners.ddpg import DDPG, Info
 from fedpohcs.learners.off_policy import PolicyAndCritic, Transitions, Weights
 
 
+@dataclass(frozen=True)
 class TD3(DDPG):
     """Twin delayed DDPG."""
 
