@@ -82,7 +82,8 @@ class HostExecutor(LocalExecutor):
         """Every local iteration collects for all clients that can play, then updates all."""
         start = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
         now = Progress(start, *take_clients((self.state.filters, self.state.memory), clients))
-        quota = Quota(min_steps=self.config.learner.steps_per_iteration)
+        episodes, steps = self.config.learner.whole_episodes, self.config.learner.steps_per_iteration
+        quota = Quota(min_steps=steps) if episodes is None else Quota(episodes=episodes)
         steps, num_lost = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
         able, info = np.ones(len(clients), bool), None
         for iteration in range(self.config.learner.local_iterations):

@@ -166,15 +166,14 @@ class ClientProgram:
 
     def _train_one(self, sent: Broadcast, own: ClientInputs, memory: Any, draws: Any) -> TrainingResult:
         learner, config = self.learner, self.learner.config
+        lanes, least = (1, config.steps_per_iteration) if config.whole_episodes is None else (config.whole_episodes, 0)
 
         def iterate(now: Progress, inputs: Any) -> Any:
             key, drawn = inputs
-            noise = draw_noise(key, self.world, learner.noise, 1, config.steps_per_iteration)
-            env = jax.tree.map(lambda x: x[None], own.env)
+            noise = draw_noise(key, self.world, learner.noise, lanes, least)
+            env = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), own.env)
             actor = learner.actor(now.params, now.filters, sent.schedule, training=True)
-            trajectory = collect_episodes(
-                noise, self.world, env, actor.act, config.steps_per_iteration, record_next=learner.records_next
-            )
+            trajectory = collect_episodes(noise, self.world, env, actor.act, least, record_next=learner.records_next)
             learned = self._learn_one(sent, now, trajectory, drawn)
             return learned.now, (learned.steps, learned.info)
 

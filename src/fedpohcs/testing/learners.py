@@ -36,6 +36,16 @@ QUICK_PPO = {"learning_rate": 0.02, "learning_rate_decay": 1.0, "epochs": 4, "kl
 # In minibatches of odd size the two signs of a probe never cancel. Where they do, a gradient is rounding alone, and
 # Adam makes a whole step of it.
 QUICK_ODD = QUICK_CRITIC | {"batch_size": 33}
+QUICK_REPLAY = {
+    "learning_rate": 0.01,
+    "batch_size": 32,
+    "updates_per_iteration": 64,
+    "replay_size": 1000,
+    "target_rate": 0.05,
+}
+QUICK_POLICY = QUICK_REPLAY | {"policy_learning_rate": 0.01}
+# Odd and few minibatches, because a greedy policy amplifies rounding errors where actions are equally good.
+QUICK_MIXTURE = {"batch_size": 33, "updates_per_iteration": 32, "target_rate": 1.0, "target_period": 8, "mixture": 0.3}
 QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "ppo": QUICK_PPO,
     "fedprox": {"proximal_coefficient": 0.01, **QUICK_PPO},
@@ -44,13 +54,11 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "a2c": {"learning_rate": 0.02, **QUICK_ODD},
     "npg": {"kl_target": 0.05, **QUICK_ODD},
     "trpo": {"kl_target": 0.05, **QUICK_ODD},
-    "dqn": {
-        "learning_rate": 0.01,
-        "batch_size": 32,
-        "updates_per_iteration": 64,
-        "replay_size": 1000,
-        "target_rate": 0.05,
-    },
+    "dqn": QUICK_REPLAY,
+    "dcpi": QUICK_POLICY | QUICK_MIXTURE,
+    "ddpg": QUICK_POLICY,
+    "td3": QUICK_POLICY,
+    "sac": QUICK_POLICY | {"temperature_learning_rate": 0.01},
 }
 MAPS = ("vectorised", "one-by-one")
 CLIENT_PROBES = ("observation", "action", "both")
