@@ -281,6 +281,32 @@ class TRPOConfig(NPGConfig):
 
 
 @dataclass(frozen=True)
+class PolicyGradientConfig(LearningConfig):
+    """Settings of all learners that follow the gradient of whole episodes and have no critic."""
+
+    exportable: ClassVar[bool] = True
+
+    local_iterations: int = 1
+    """I, local iterations per round."""
+    episodes: int = 16
+    """B, episodes of a local iteration; `steps_per_iteration` is not read. A server optimiser may ask for fewer."""
+    learning_rate: float = 1.0
+    """Step along the gradient. With 1 and one local iteration, the change that a client sends is its gradient."""
+
+    def _check(self) -> None:
+        require_positive(AT, self, "episodes", "learning_rate")
+
+
+@dataclass(frozen=True)
+class GPOMDPConfig(PolicyGradientConfig):
+    """The policy gradient of one batch of episodes (GPOMDP, Baxter and Bartlett, 2001)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.gpomdp:GPOMDP"
+
+    kind: str = "gpomdp"
+
+
+@dataclass(frozen=True)
 class DQNConfig(LearningConfig):
     """DQN (Mnih et al., 2015), double by default (van Hasselt et al., 2016); discrete actions."""
 

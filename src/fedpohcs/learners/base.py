@@ -100,8 +100,15 @@ class Learner(ABC):
         return ActionNoise("gumbel", actions.num_choices)
 
     @property
+    def episodes(self) -> int | None:
+        """Largest number of episodes of one local iteration. None: as many as `steps_per_iteration` needs."""
+        return None
+
+    @property
     def batch_length(self) -> int:
         """Number of steps, padding included, of one local iteration."""
+        if self.episodes is not None:
+            return self.episodes * rollout_length(self.world.horizon, 0)
         return rollout_length(self.world.horizon, self.config.steps_per_iteration)
 
     def schedule(self, round_number: int) -> Any:

@@ -73,6 +73,12 @@ class ActorCriticParams(NamedTuple):
     critic: Any  # as the policy's layers
 
 
+class PolicyOnlyParams(NamedTuple):
+    """All that is federated of a learner without a critic."""
+
+    policy: PolicyParams
+
+
 def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
     """Glorot-normal kernels, zero biases."""
     import jax

@@ -62,6 +62,11 @@ class Personal(Learner):
         return self.inner.records_next
 
     @property
+    def episodes(self) -> int | None:
+        """As the learner's."""
+        return self.inner.episodes
+
+    @property
     def noise(self) -> Any:
         """As the learner's."""
         return self.inner.noise

@@ -14,6 +14,7 @@ from fedpohcs.server.optimisers.identity import IDENTITY, identity
 from fedpohcs.server.optimisers.momentum import momentum
 from fedpohcs.server.optimisers.qffl import qffl
 from fedpohcs.server.optimisers.scaffold import scaffold
+from fedpohcs.server.optimisers.svrpg import svrpg
 from fedpohcs.server.optimisers.yogi import yogi
 from fedpohcs.server.parts import controls_of
 
@@ -35,5 +36,6 @@ __all__ = [
     "optimise",
     "qffl",
     "scaffold",
+    "svrpg",
     "yogi",
 ]
