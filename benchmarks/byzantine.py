@@ -6,8 +6,8 @@
     python benchmarks/byzantine.py table out.csv ...        # means and intervals
 
 Every run appends its rows; runs that the file has already are skipped, so that a benchmark can be stopped and resumed.
-The settings are those of the publication (Fan et al., 2021): 16-16 hidden units, discount .999, Adam 1e-3, 16 or 12 to 20
-episodes per client and round, sigma .06, delta .6, alpha .4. Units are tanh here, and evaluations draw actions.
+The settings are those of the publication (Fan et al., 2021): 16-16 hidden units, discount .999, Adam 1e-3, 16 or 12 to
+20 episodes per client and round, sigma .06, delta .6, alpha .4. Units are tanh here, and evaluations draw actions.
 """
 
 import csv
@@ -59,7 +59,7 @@ class Pole(NamedTuple):
 
 
 class CartPoles(TracedWorld):
-    """CartPole-v1 in JAX. `length-w`: half lengths .5 - w/2 to .5 + w/2. `wind-f`: forces from -f to f; a push is 10."""
+    """CartPole-v1 in JAX. `length-w`: half lengths .5 - w/2 to .5 + w/2. `wind-f`: forces -f to f; a push is 10."""
 
     levels = LEVELS
     observation_size, actions, horizon, reset_noise, step_noise = 4, DiscreteActions(2), 500, 4, 0
@@ -80,7 +80,7 @@ class CartPoles(TracedWorld):
     def step(self, state: jax.Array, action: jax.Array, noise: jax.Array, params: Pole) -> Transition:
         """Gymnasium's physics, with a constant force beside the push."""
         del noise
-        place, speed, angle, spin = state
+        _, speed, angle, spin = state
         sine, cosine, lever = jnp.sin(angle), jnp.cos(angle), 0.1 * params.length
         push = jnp.where(action == 1, 10.0, -10.0) + params.wind
         pushed = (push + lever * spin**2 * sine) / 1.1
@@ -123,7 +123,7 @@ def configure(method: str, agents: int, attack: str, level: str, seed: int, roun
 
 def measure(path: Path, study: str, method: str, agents: int, attack: str, level: str, seed: int) -> None:
     """Run one experiment, unless its rows are there already, and append them."""
-    known = path.exists() and path.read_text().splitlines() or []
+    known = path.read_text().splitlines() if path.exists() else []
     start_of_row = f"{study},{method},{agents},{attack},{level},{seed},"
     if any(row.startswith(start_of_row) for row in known):
         return

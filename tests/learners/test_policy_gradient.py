@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpohcs.core.learning import GPOMDPConfig
-from fedpohcs.core.steering import ANCHOR, ANCHORED, EPISODES
+from fedpohcs.core.learning import FedNPGADMMConfig, FedSVRPGMConfig, GPOMDPConfig, MFPOConfig
+from fedpohcs.core.steering import ANCHOR, ANCHORED, CHANGE, EPISODES
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.learners.base import Broadcast, Progress
+from fedpohcs.learners.fednpg_admm import FedNPGADMM
+from fedpohcs.learners.fedsvrpg_m import FedSVRPGM
 from fedpohcs.learners.gpomdp import GPOMDP
-from fedpohcs.learners.networks import Dense, PolicyOnlyParams, PolicyParams
+from fedpohcs.learners.mfpo import MFPO
+from fedpohcs.learners.networks import Dense, MomentumParams, PolicyOnlyParams, PolicyParams
 from fedpohcs.learners.policy_gradient import whitened_returns
 from learners.reference import DiscreteActions, Status, Surroundings, Trajectory, float32
 
@@ -85,8 +88,10 @@ def policy_of(table: np.ndarray) -> PolicyOnlyParams:
     return PolicyOnlyParams(PolicyParams((Dense(float32(table), np.zeros(2, np.float32)),), np.zeros(0, np.float32)))
 
 
-def learned(learner: Any, params: Any, trajectory: Trajectory, extra: dict[str, Any], memory: Any = ()) -> Any:
-    sent = Broadcast(params, jax.random.key(1), learner.schedule(0), extra)
+def learned(
+    learner: Any, params: Any, trajectory: Trajectory, extra: dict[str, Any], memory: Any = (), server: Any = None
+) -> Any:
+    sent = Broadcast(params if server is None else server, jax.random.key(1), learner.schedule(0), extra)
     own = jax.tree.map(lambda x: jnp.asarray(x)[None], (Progress(params, learner.init_filters(), memory), trajectory))
     run = jax.vmap(learner.learn, in_axes=(None, 0, 0, None), axis_name="clients")
     return jax.tree.map(lambda x: np.asarray(x)[0], run(sent, *own, np.zeros(0)))
@@ -146,3 +151,164 @@ def test_the_learning_rate_is_the_length_of_the_step() -> None:
     )
     change = [one.now.params.policy.layers[0].kernel - float32(START) for one in (short, long)]
     np.testing.assert_allclose(2 * change[0], change[1], atol=1e-6)
+
+
+def test_whitening_over_the_batch_keeps_which_episodes_were_better() -> None:
+    learner = GPOMDP(replace(CONFIG, whitening="batch"), World())
+    returns = np.concatenate([to_go(rewards) for rewards in REWARDS])
+    trajectory = jax.tree.map(jnp.asarray, in_one_lane())
+    batch = learner.batch(policy_of(START), learner.init_filters(), trajectory, {})
+    wanted = (returns - returns.mean()) / returns.std()
+    np.testing.assert_allclose(batch.samples.gain, [*wanted, 0, 0], atol=1e-5)
+
+
+def to_go(rewards: list[float]) -> np.ndarray:
+    return np.array([sum(GAMMA ** (k - t) * rewards[k] for k in range(t, len(rewards))) for t in range(len(rewards))])
+
+
+# Learners with local steps. `SMALL` is the config of all of them, so that their steps can be compared to the byte.
+
+SMALL: dict[str, Any] = {
+    **{"hidden_sizes": (), "episodes": 3, "discount": GAMMA, "filter_observations": False, "filter_rewards": False}
+}
+CHANGED = np.array([[0.1, -0.2], [0.3, 0.0], [-0.4, 0.2]])
+
+
+def kernel(params: Any) -> np.ndarray:
+    return np.asarray(params.policy.layers[0].kernel)
+
+
+def as_change(table: np.ndarray) -> dict[str, Any]:
+    """What the server optimiser `last-change` sends."""
+    return {CHANGE + place: x for place, x in named_arrays(policy_of(table)).items()}
+
+
+def test_fedsvrpg_m_mixes_the_gradient_with_the_corrected_direction_of_the_server() -> None:
+    config = FedSVRPGMConfig(**SMALL, learning_rate=0.1, local_iterations=2, beta=0.3)
+    result = learned(
+        FedSVRPGM(config, World()), policy_of(START), in_one_lane(), as_change(CHANGED), server=policy_of(ANCHOR_TABLE)
+    )
+    own, earlier = numpy_gradient(START, 3), numpy_gradient(ANCHOR_TABLE, 3, START)
+    wanted = 0.3 * own + 0.7 * (CHANGED / (0.1 * 2) + own - earlier)
+    np.testing.assert_allclose(kernel(result.now.params), START + 0.1 * wanted, atol=1e-6)
+
+
+def test_fedsvrpg_m_bounds_importance_weights() -> None:
+    far = np.array([[9.0, -9.0], [-9.0, 9.0], [9.0, -9.0]])
+    result = learned(
+        FedSVRPGM(FedSVRPGMConfig(**SMALL), World()), policy_of(START), in_one_lane(), {}, server=policy_of(far)
+    )
+    assert 1e-3 <= result.info.importance <= 1.8
+
+
+def test_fedsvrpg_m_with_beta_1_is_a_plain_local_step_to_the_byte() -> None:
+    plain = GPOMDP(GPOMDPConfig(**SMALL, learning_rate=0.05, local_iterations=10), World())
+    mixed = FedSVRPGM(FedSVRPGMConfig(**SMALL, beta=1.0), World())
+    one = learned(plain, policy_of(START), in_one_lane(), {})
+    other = learned(mixed, policy_of(START), in_one_lane(), as_change(CHANGED), server=policy_of(ANCHOR_TABLE))
+    assert kernel(one.now.params).tobytes() == kernel(other.now.params).tobytes()
+
+
+def momentum_of(table: np.ndarray, direction: np.ndarray) -> MomentumParams:
+    return MomentumParams(policy_of(table).policy, policy_of(direction).policy)
+
+
+def test_mfpo_corrects_its_momentum_on_the_episodes_of_the_step() -> None:
+    learner = MFPO(MFPOConfig(**SMALL, learning_rate=0.1, momentum=0.8), World())
+    result = learned(learner, momentum_of(START, CHANGED), in_one_lane(), {})
+    before = START - 0.1 * CHANGED
+    wanted = numpy_gradient(START, 3) + 0.8 * (CHANGED - numpy_gradient(before, 3, START))
+    np.testing.assert_allclose(kernel(result.now.params), START + 0.1 * wanted, atol=1e-6)
+    np.testing.assert_allclose(result.now.params.direction.layers[0].kernel, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(("momentum", "direction"), [(0.0, CHANGED), (0.8, np.zeros((3, 2)))])
+def test_mfpo_without_momentum_or_without_a_past_is_a_plain_local_step_to_the_byte(
+    momentum: float, direction: np.ndarray
+) -> None:
+    plain = GPOMDP(GPOMDPConfig(**SMALL, learning_rate=0.05), World())
+    learner = MFPO(MFPOConfig(**SMALL, momentum=momentum), World())
+    one = learned(plain, policy_of(START), in_one_lane(), {})
+    other = learned(learner, momentum_of(START, direction), in_one_lane(), {})
+    assert kernel(one.now.params).tobytes() == kernel(other.now.params).tobytes()
+
+
+RHO = 0.2
+ADMM = FedNPGADMM(FedNPGADMMConfig(**SMALL, penalty=RHO, conjugate_steps=30), World())
+
+
+def flat(table: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """All weights as the learner orders them: kernel, then bias."""
+    return np.concatenate([table.ravel(), np.zeros(2) if bias is None else bias])
+
+
+def fisher(table: np.ndarray) -> np.ndarray:
+    """Mean of the Fisher matrices of all states that were visited, of kernel and bias."""
+    states = np.concatenate(STATES)
+    total = np.zeros((8, 8))
+    for state in states:
+        chance = softmax(table[state])
+        for action in range(2):
+            score = np.zeros((3, 2))
+            score[state] = np.eye(2)[action] - chance
+            vector = flat(score, score.sum(axis=0))
+            total += chance[action] * np.outer(vector, vector)
+    return total / len(states)
+
+
+def gradient_of(table: np.ndarray) -> np.ndarray:
+    slopes = numpy_gradient(table, 3)
+    return flat(slopes, slopes.sum(axis=0))
+
+
+def change_of(result: Any, table: np.ndarray) -> np.ndarray:
+    layer = result.now.params.policy.layers[0]
+    return flat(layer.kernel - float32(table), layer.bias)
+
+
+def test_the_first_step_of_fednpg_admm_is_the_damped_natural_gradient() -> None:
+    result = learned(ADMM, policy_of(START), in_one_lane(), {}, ADMM.init_memory(policy_of(START)))
+    wanted = np.linalg.solve(fisher(START) + RHO * np.eye(8), gradient_of(START))
+    np.testing.assert_allclose(change_of(result, START), wanted, atol=1e-5)
+
+
+def test_fednpg_admm_follows_its_three_updates() -> None:
+    """A client's second round: multiplier, direction, and what is sent."""
+    memory = learned(ADMM, policy_of(START), in_one_lane(), {}, ADMM.init_memory(policy_of(START))).now.memory
+    y_n = flat(memory.own.layers[0].kernel, memory.own.layers[0].bias)
+    result = learned(ADMM, policy_of(ANCHOR_TABLE), in_one_lane(), as_change(CHANGED), memory)
+    y = flat(CHANGED)
+    multiplier = RHO * (y_n - y)
+    own = np.linalg.solve(fisher(ANCHOR_TABLE) + RHO * np.eye(8), gradient_of(ANCHOR_TABLE) - multiplier + RHO * y)
+    np.testing.assert_allclose(change_of(result, ANCHOR_TABLE), own + multiplier / RHO, atol=1e-4)
+    found = result.now.memory.multiplier.layers[0]
+    np.testing.assert_allclose(flat(found.kernel, found.bias), multiplier, atol=1e-5)
+
+
+def test_a_single_client_of_fednpg_admm_needs_no_multiplier_and_reaches_the_natural_gradient() -> None:
+    """With one client y = y_n + lambda_n / rho, so that lambda_n stays 0; at fixed weights y becomes H^-1 g."""
+    memory, extra = ADMM.init_memory(policy_of(START)), as_change(np.zeros((3, 2)))
+    for _ in range(150):
+        result = one_step(memory, extra)
+        memory, change = result.now.memory, change_of(result, START)
+        extra = as_change_with_bias(change)
+    matrix, slope = fisher(START), gradient_of(START)
+    np.testing.assert_allclose(matrix @ change, slope, atol=2e-3)
+    np.testing.assert_allclose(flat(memory.multiplier.layers[0].kernel), 0, atol=1e-4)
+
+
+compiled_step = jax.jit(jax.vmap(ADMM.learn, in_axes=(None, 0, 0, None), axis_name="clients"))
+
+
+def one_step(memory: Any, extra: dict[str, Any]) -> Any:
+    params = policy_of(START)
+    sent = Broadcast(params, jax.random.key(1), ADMM.schedule(0), extra)
+    own = (Progress(params, ADMM.init_filters(), memory), in_one_lane())
+    stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], own)
+    return jax.tree.map(lambda x: np.asarray(x)[0], compiled_step(sent, *stacked, np.zeros(0)))
+
+
+def as_change_with_bias(vector: np.ndarray) -> dict[str, Any]:
+    layer = Dense(float32(vector[:6].reshape(3, 2)), float32(vector[6:]))
+    params = PolicyOnlyParams(PolicyParams((layer,), np.zeros(0, np.float32)))
+    return {CHANGE + place: x for place, x in named_arrays(params).items()}

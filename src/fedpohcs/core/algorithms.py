@@ -179,3 +179,19 @@ FEDPG_BR = Algorithm(
     "SVRPG with a Byzantine filter and random batch sizes (Fan et al., 2021).",
     _policy_gradient(20, {"aggregator": "fedpg-filter"}, inner_steps=0, batch_episodes=(12, 20)),
 )
+FEDSVRPG_M = Algorithm(
+    "Local policy gradients with the server's momentum and reduced variance (Wang et al., 2024).",
+    _fedavg(learner={"kind": "fedsvrpg-m"}, federation={"server_optimiser": "last-change"}),
+)
+MFPO = Algorithm(
+    "Local policy gradients whose momentum is averaged like the weights (Yue et al., 2024).",
+    _fedavg(learner={"kind": "mfpo"}),
+)
+FEDNPG_ADMM = Algorithm(
+    "Natural gradients that clients agree on by ADMM, without Fisher matrices in messages (Lan et al., 2023).",
+    _fedavg(
+        learner={"kind": "fednpg-admm"},
+        federation={"server_optimiser": "last-change", "update_weights": "clients"},
+        server_optimiser={"learning_rate": 0.1},
+    ),
+)

@@ -99,6 +99,9 @@ LEARNERS = Registry(
         "npg": "fedpohcs.core.learning:NPGConfig",
         "trpo": "fedpohcs.core.learning:TRPOConfig",
         "gpomdp": "fedpohcs.core.learning:GPOMDPConfig",
+        "fedsvrpg-m": "fedpohcs.core.learning:FedSVRPGMConfig",
+        "mfpo": "fedpohcs.core.learning:MFPOConfig",
+        "fednpg-admm": "fedpohcs.core.learning:FedNPGADMMConfig",
         "dqn": "fedpohcs.core.learning:DQNConfig",
     },
 )
@@ -179,6 +182,7 @@ OPTIMISERS = Registry(
         "fedcm": "fedpohcs.server.optimisers.fedcm:fedcm",
         "qffl": "fedpohcs.server.optimisers.qffl:qffl",
         "svrpg": "fedpohcs.server.optimisers.svrpg:svrpg",
+        "last-change": "fedpohcs.server.optimisers.last_change:last_change",
     },
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
@@ -206,6 +210,9 @@ ALGORITHMS = Registry(
         "gpomdp": "fedpohcs.core.algorithms:GPOMDP",
         "svrpg": "fedpohcs.core.algorithms:SVRPG",
         "fedpg-br": "fedpohcs.core.algorithms:FEDPG_BR",
+        "fedsvrpg-m": "fedpohcs.core.algorithms:FEDSVRPG_M",
+        "mfpo": "fedpohcs.core.algorithms:MFPO",
+        "fednpg-admm": "fedpohcs.core.algorithms:FEDNPG_ADMM",
     },
 )
 """Instances of `Algorithm`: named bundles of settings. A selector's name stands for the selector alone."""
@@ -278,6 +285,8 @@ STORED_TYPES = Registry(
         "actor-critic-params": "fedpohcs.learners.networks:ActorCriticParams",
         "policy-params": "fedpohcs.learners.networks:PolicyParams",
         "policy-only-params": "fedpohcs.learners.networks:PolicyOnlyParams",
+        "momentum-params": "fedpohcs.learners.networks:MomentumParams",
+        "fednpg-admm-memory": "fedpohcs.learners.fednpg_admm:Memory",
         "dense": "fedpohcs.learners.networks:Dense",
         "ppo-optimisers": "fedpohcs.learners.ppo:OptimiserState",
         "fedkl-memory": "fedpohcs.learners.fedkl:Memory",

@@ -48,8 +48,8 @@ class Attack(NamedTuple):
 
     `forge` takes the honest value and an `AttackContext`, and returns the value that is sent: a table
     (`WeightedAdvantage`), a score (the largest are selected), or an update (parameters; between the two, `forge` then
-    takes the parameters with which training began). About episodes it is a `Poison`: they learn from spoiled episodes,
-    and send what comes of it.
+    takes the parameters with which training began). About episodes it takes nothing and returns a `Poison`: they
+    learn from spoiled episodes, and send what comes of it.
     """
 
     about: Literal["table", "score", "update", "episodes"]
@@ -125,13 +125,28 @@ def colluding_update(update: Params, start: Params, context: AttackContext) -> P
     return jax.tree.unflatten(tree, [one.reshape(np.shape(x)) for one, x in zip(pieces, leaves, strict=True)])
 
 
-def flipped_rewards(reward: Any, valid: Any, noise: Any) -> Any:
+def random_action() -> Poison:
+    """Clients play at random, with weights of 0, and learn from that as if the policy had played."""
+    return Poison(blind=True)
+
+
+def flipped_reward() -> Poison:
+    """Clients learn from rewards with their sign flipped."""
+    return Poison(reward=negated)
+
+
+def reordered_rewards() -> Poison:
+    """Clients learn from their rewards in random order. It changes nothing where all rewards are equal."""
+    return Poison(reward=shuffled)
+
+
+def negated(reward: Any, valid: Any, noise: Any) -> Any:
     """Rewards with their sign flipped."""
     del valid, noise
     return -reward
 
 
-def shuffled_rewards(reward: Any, valid: Any, noise: Any) -> Any:
+def shuffled(reward: Any, valid: Any, noise: Any) -> Any:
     """The rewards of a batch in random order."""
     xp = reward.__array_namespace__()
     values, is_step = reward.reshape(-1), valid.reshape(-1)
@@ -149,9 +164,9 @@ ZERO_UPDATE = Attack("update", zero_update)
 ZERO_GRADIENT = Attack("update", zero_gradient)
 UNIFORM_NOISE = Attack("update", uniform_noise)
 COLLUDING = Attack("update", colluding_update)
-RANDOM_ACTION = Attack("episodes", Poison(blind=True))
-FLIPPED_REWARD = Attack("episodes", Poison(reward=flipped_rewards))
-SHUFFLED_REWARDS = Attack("episodes", Poison(reward=shuffled_rewards))
+RANDOM_ACTION = Attack("episodes", random_action)
+FLIPPED_REWARD = Attack("episodes", flipped_reward)
+SHUFFLED_REWARDS = Attack("episodes", reordered_rewards)
 
 
 class AttackedExecutor(ForwardingExecutor):

@@ -87,8 +87,8 @@ def keeps_controls(config: ExperimentConfig) -> bool:
 
 def poison_of(config: ExperimentConfig) -> Poison | None:
     """How the Byzantine clients of a config spoil their episodes; None if they do not."""
-    attack = ATTACKS[config.attack.kind] if config.attack.kind in ATTACKS else None
-    return attack.forge if attack is not None and attack.about == "episodes" else None
+    attack = ATTACKS.get(config.attack.kind or "")
+    return attack.forge() if attack is not None and attack.about == "episodes" else None
 
 
 def initial_params(learner: Learner, seed: int) -> Params:
@@ -215,7 +215,7 @@ class LocalExecutor(ABC):
     def simulate(
         self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
     ) -> ClientUpdates:
-        """Local training with draws of its own, of which the clients know nothing: the server simulates their worlds."""
+        """Local training with draws of its own, of which the clients know nothing: the server simulates it."""
         return _updates(clients, self.rehearse(params, round_number, clients, extra, attempt))
 
     def rehearse(

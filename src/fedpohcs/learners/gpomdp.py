@@ -1,7 +1,7 @@
 """GPOMDP (Baxter and Bartlett, 2001): the gradient of mean(log pi G) over the episodes of one batch.
 
-With an anchor, which SVRPG and FedPG-BR send, it is the difference of two gradients on the same episodes, with which the
-server reduces the variance of its own steps (Papini et al., 2018).
+With an anchor, which SVRPG and FedPG-BR send, it is the difference of two gradients on the same episodes, with which
+the server reduces the variance of its own steps (Papini et al., 2018).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import tree_like
 from fedpohcs.learners.actor_critic import masked_mean
 from fedpohcs.learners.base import Broadcast, IterationResult, Progress
-from fedpohcs.learners.networks import PolicyOnlyParams
 from fedpohcs.learners.policy_gradient import PolicyGradient
 
 
@@ -36,7 +35,4 @@ class GPOMDP(PolicyGradient):
             earlier = self.ascent(anchor, *batch, weight)
             direction = jax.tree.map(lambda new, old: new - sent.extra[ANCHORED] * old, direction, earlier)
             importance = masked_mean(weight, batch.valid)
-        rate = self.config.learning_rate
-        policy = jax.tree.map(lambda x, slope: x + rate * slope, now.params.policy, direction)
-        after = Progress(PolicyOnlyParams(policy), self.observe(now.filters, trajectory), now.memory)
-        return IterationResult(after, trajectory.valid.sum(), self.report(direction, batch, importance))
+        return self.stepped(now, trajectory, batch, direction, importance)

@@ -1,7 +1,7 @@
 """What learners share that follow the gradient of whole episodes: rewards to go, batches, importance weights.
 
-A local iteration has a number of episodes, not of steps. A server optimiser may ask for fewer than the config by sending
-`EPISODES`; then the others do not count.
+A local iteration has a number of episodes, not of steps. A server optimiser may ask for fewer than the config by
+sending `EPISODES`; then the others do not count.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.core.types import Extra
 from fedpohcs.learners.actor_critic import masked_mean
 from fedpohcs.learners.actors import PolicyActor, policy_actor, sight_of
-from fedpohcs.learners.base import Learner
+from fedpohcs.learners.base import IterationResult, Learner, Progress
 from fedpohcs.learners.distributions import Categorical, Gaussian
 from fedpohcs.learners.filters import Filters
 from fedpohcs.learners.gae import generalised_advantage
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
 
     observation: jax.Array  # filtered
     action: jax.Array
-    gain: jax.Array  # discounted reward to go, whitened within its episode
+    gain: jax.Array  # discounted reward to go, whitened
     old: Gaussian | Categorical  # the distribution from which the action was drawn
 
 
@@ -78,6 +78,14 @@ def whitened_returns(reward: jax.Array, trajectory: Trajectory, discount: float)
     returns = to_go(reward, trajectory, discount)
     deviation = returns - episode_mean(returns, trajectory)
     scale = jnp.sqrt(episode_mean(deviation**2, trajectory))
+    return jnp.where(trajectory.valid, deviation / (scale + SMALLEST_DEVIATION), 0.0)
+
+
+def standardised_returns(reward: jax.Array, trajectory: Trajectory, discount: float) -> jax.Array:
+    """Rewards to go with mean 0 and standard deviation 1 over all steps."""
+    returns = to_go(reward, trajectory, discount)
+    deviation = returns - masked_mean(returns, trajectory.valid)
+    scale = jnp.sqrt(masked_mean(deviation**2, trajectory.valid))
     return jnp.where(trajectory.valid, deviation / (scale + SMALLEST_DEVIATION), 0.0)
 
 
@@ -140,7 +148,8 @@ class PolicyGradient(Learner):
         """The steps of a trajectory, lanes flattened."""
         observation = self.filtered(filters, trajectory.observation)
         reward = self.filtered_reward(filters, trajectory.reward)
-        gain = whitened_returns(reward, trajectory, self.config.discount)
+        whiten = whitened_returns if self.config.whitening == "episode" else standardised_returns
+        gain = whiten(reward, trajectory, self.config.discount)
         samples = Steps(observation, trajectory.action, gain, self.distribution(params, observation))
         counted = counted_steps(trajectory, extra)
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), Batch(samples, counted))
@@ -168,6 +177,20 @@ class PolicyGradient(Learner):
         """w = pi_other(a|s) / pi_old(a|s) of every step, [M]."""
         new = action_distribution(other, samples.observation, self.network)
         return jnp.exp(new.log_prob(samples.action) - samples.old.log_prob(samples.action))
+
+    def stepped(
+        self,
+        now: Progress,
+        trajectory: Trajectory,
+        batch: Batch,
+        direction: PolicyParams,
+        importance: jax.Array | float = 1.0,
+    ) -> IterationResult:
+        """A step of the policy in this direction, then the filters are updated."""
+        rate = self.config.learning_rate
+        policy = jax.tree.map(lambda x, slope: x + rate * slope, now.params.policy, direction)
+        after = Progress(now.params._replace(policy=policy), self.observe(now.filters, trajectory), now.memory)
+        return IterationResult(after, trajectory.valid.sum(), self.report(direction, batch, importance))
 
     def report(self, direction: PolicyParams, batch: Batch, importance: jax.Array | float = 1.0) -> Info:
         """The numbers of a local iteration that follows this direction."""

@@ -13,7 +13,7 @@ from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, ve
 
 NOBODY = np.arange(0)
 Simulate = Callable[[Params, ClientIds, Extra, int], ClientUpdates]
-"""(parameters, clients, arrays sent, attempt from 1) to what training in these clients' worlds gives; no client changes."""
+"""(parameters, clients, arrays sent, attempt from 1) to what training in the worlds of these clients gives."""
 
 
 class Proposal(NamedTuple):

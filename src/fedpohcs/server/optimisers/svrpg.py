@@ -27,7 +27,7 @@ MOST_INNER_STEPS = 1000  # of a geometric number
 
 
 def svrpg(settings: ServerOptimiserConfig) -> ServerOptimiser:
-    """SVRPG: inner steps of Adam on the server, with reduced variance (Papini et al., 2018; FedPG-BR, Fan et al., 2021).
+    """SVRPG: inner steps of Adam on the server with reduced variance (Papini et al., 2018; Fan et al., 2021).
 
     With one inner step it is GPOMDP: Adam on the clients' mean gradient.
     """
