@@ -19,8 +19,6 @@ from fedpohcs.learners.actor_critic import masked_mean
 from fedpohcs.learners.base import Broadcast, IterationResult, Progress
 from fedpohcs.learners.policy_gradient import PolicyGradient
 
-LEAST_WEIGHT, LARGEST_WEIGHT = 1e-3, 1.8  # bounds of an importance weight
-
 
 @dataclass(frozen=True)
 class FedSVRPGM(PolicyGradient):
@@ -33,7 +31,7 @@ class FedSVRPGM(PolicyGradient):
         del draws
         config, anchor = self.config, sent.params.policy
         batch = self.batch(now.params, now.filters, trajectory, sent.extra)
-        weight = jnp.clip(self.importance(anchor, batch.samples), LEAST_WEIGHT, LARGEST_WEIGHT)
+        weight = self.bounded_importance(anchor, batch.samples)
         own, earlier = self.ascent(now.params.policy, *batch), self.ascent(anchor, *batch, weight)
         common = jax.tree.map(jnp.zeros_like, own)  # of the first round
         if any(name.startswith(CHANGE) for name in sent.extra):

@@ -38,7 +38,7 @@ class MFPO(PolicyGradient):
         policy, last = now.params
         before = jax.tree.map(lambda x, step: x - rate * step, policy, last)
         batch = self.batch(now.params, now.filters, trajectory, sent.extra)
-        weight = self.importance(before, batch.samples)
+        weight = self.bounded_importance(before, batch.samples)
         own, earlier = self.ascent(policy, *batch), self.ascent(before, *batch, weight)
         started = jnp.any(jnp.array([jnp.any(x != 0) for x in jax.tree.leaves(last)]))  # the first step has no past
         kept = jnp.where(started, momentum, 0.0)

@@ -31,6 +31,7 @@ from fedpohcs.learners.networks import (
     num_outputs,
 )
 
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-3, 1.8  # bounds of importance weights in local steps
 SMALLEST_DEVIATION = 1e-8  # of the returns of an episode, by which they are divided
 
 
@@ -177,6 +178,10 @@ class PolicyGradient(Learner):
         """w = pi_other(a|s) / pi_old(a|s) of every step, [M]."""
         new = action_distribution(other, samples.observation, self.network)
         return jnp.exp(new.log_prob(samples.action) - samples.old.log_prob(samples.action))
+
+    def bounded_importance(self, other: PolicyParams, samples: Steps) -> jax.Array:
+        """The same within the bounds of FedSVRPG-M, without which a long local step can make weights huge."""
+        return jnp.clip(self.importance(other, samples), LEAST_WEIGHT, LARGEST_WEIGHT)
 
     def stepped(
         self,

@@ -36,6 +36,7 @@ QUICK_PPO = {"learning_rate": 0.02, "learning_rate_decay": 1.0, "epochs": 4, "kl
 # In minibatches of odd size the two signs of a probe never cancel. Where they do, a gradient is rounding alone, and
 # Adam makes a whole step of it.
 QUICK_ODD = QUICK_CRITIC | {"batch_size": 33}
+QUICK_GRADIENT = {"episodes": 65, "whitening": "batch"}  # of episodes of one step, whitening leaves nothing
 QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "ppo": QUICK_PPO,
     "fedprox": {"proximal_coefficient": 0.01, **QUICK_PPO},
@@ -44,6 +45,10 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "a2c": {"learning_rate": 0.02, **QUICK_ODD},
     "npg": {"kl_target": 0.05, **QUICK_ODD},
     "trpo": {"kl_target": 0.05, **QUICK_ODD},
+    "gpomdp": {"learning_rate": 2.0, **QUICK_GRADIENT},
+    "fedsvrpg-m": {"learning_rate": 2.0, "beta": 0.8, **QUICK_GRADIENT},
+    "mfpo": {"learning_rate": 1.0, "momentum": 0.2, **QUICK_GRADIENT},
+    "fednpg-admm": {"local_iterations": 1, **QUICK_GRADIENT},
     "dqn": {
         "learning_rate": 0.01,
         "batch_size": 32,
@@ -60,7 +65,7 @@ NUM_CLIENTS = len(CLIENT_PROBES)
 
 def quick_config(kind: str) -> LearningConfig:
     """A small, fast config of a registered kind, sufficient for the probes."""
-    return learner_class(kind)(**QUICK, **QUICK_OF_KIND.get(kind, {}))
+    return learner_class(kind)(**QUICK | QUICK_OF_KIND.get(kind, {}))
 
 
 def check_learner(learner: str | LearningConfig, *, rounds: int = ROUNDS, seed: int = 0) -> None:
