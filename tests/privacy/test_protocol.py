@@ -72,7 +72,7 @@ def test_ids_alone_are_the_choice_by_scores(kind: Kind) -> None:
 def test_a_client_lost_before_its_upload_leaves_the_round_without_scores() -> None:
     federation = Federation().start()
     federation.down = only(Kind.INVITATION, lambda message: None, 2)
-    assert federation.select() == ({}, None, "lost before the sum: client 2", (2,))
+    assert federation.select() == ({}, None, (), "lost before the sum: client 2", (2,))
     federation.down = deliver
     assert len(federation.select(1).scores) == 6
 

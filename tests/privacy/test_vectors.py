@@ -7,7 +7,7 @@ import numpy as np
 from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.core.types import WeightedAdvantage
 from fedpohcs.privacy.masking import Lanes, keystream
-from fedpohcs.privacy.sealing import seal
+from fedpohcs.privacy.sealing import pair_cipher, seal
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
 from fedpohcs.privacy.terms import Ask, Invitation, Parameters, session_name
 
@@ -35,6 +35,6 @@ def test_the_specification_shows_what_the_code_computes() -> None:
         ", ".join(map(str, lanes.codes.values())),
         str(lanes.checksum(np.arange(parameters.num_slots))),
         ", ".join(map(str, parameters.cohort(7, range(64)))),
-        seal(ZEROS, 2, context, b"\1\5\0\0\0").hex(),
+        seal(pair_cipher(ZEROS, context), 2, b"\1\5\0\0\0").hex(),
     )
     assert [vector for vector in shown if vector not in SPECIFICATION] == []

@@ -8,7 +8,6 @@ import hmac
 import math
 import os
 import struct
-import sys
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -22,32 +21,29 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedpohcs.core.types import Vector, WeightedAdvantage
 from fedpohcs.privacy import masking
+from fedpohcs.privacy.choice import LARGEST, choose
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.ledger import Ledger
 from fedpohcs.privacy.masking import Cohort, derived
 from fedpohcs.privacy.messages import Kind, Message, pack_rows, parse, unpack_rows
-from fedpohcs.privacy.sealing import ABSENT, SEALED_LEVEL, read_value, seal, unseal
+from fedpohcs.privacy.sealing import PRESENT, pair_cipher, seal, unseal
 from fedpohcs.privacy.sketch import Integers, count_sketch, relative_metric, sketch_seed
 from fedpohcs.privacy.terms import (
     ANNOUNCED,
-    INVITED,
     SEALED_KEY,
     Invitation,
     Parameters,
     announcement,
     check_announcement,
     check_invitation,
-    rank,
     read_invitation,
     session_name,
-    signed_choice,
 )
 
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
-WORST_TICKET = 1e3  # later than any that a positive number can buy
 SCORE = ""  # the name under which the ledger has what was computed from a table
-RANKED = "ranked"  # the same for a single number that members rank
+RANKED = "ranked"  # the same for a single number by which members choose
 
 
 class SecretSum(Protocol):
@@ -97,6 +93,7 @@ class PrivateClient:
         self._membership: Membership | None = None
         self._pair_keys: dict[int, bytes] = {}
         self._peers: dict[int, tuple[bytes, bytes]] = {}  # key and signature by client
+        self._ciphers: tuple[bytes, dict[int, AESGCM]] = b"", {}  # of the latest context, by client
         self._sum: SecretSum | None = None
         self._session = b""
         self._table, self._number = EMPTY, math.nan
@@ -266,21 +263,28 @@ class PrivateClient:
         return self.ledger.answer(round_number, metric, lambda: self._level(score))
 
     def _ranked_value(self, round_number: int) -> bytes | None:
-        """This client's number or ticket; None if it is not finite or epsilon is spent."""
-        if not math.isfinite(self._number):
-            return None
+        """This client's number, with a nonce where members draw; None if it is not finite or epsilon is spent."""
         try:
-            return self._number_value(round_number, RANKED, self._number, ticket=self.parameters.ask.form == "ticket")
+            return self._number_value(round_number, RANKED, self._number)
         except RefusedError:
             return None
 
     def _sealed_levels(self, invitation: Invitation, context: bytes, value: bytes | None) -> bytes:
         """The value of this client, or that it has none, sealed for each other member of the cohort."""
-        value = ABSENT if value is None else b"\1" + value
+        value = bytes(self.parameters.value_bytes) if value is None else PRESENT + value
         self._membership = self._member()._replace(voting=invitation.body(), value=value)
         others = [other for other in invitation.cohort if other != self.client]
-        rows = [(other, seal(self._pair_key(other), self.client, context, value)) for other in others]
-        return self._reply(Kind.LEVELS, pack_rows(SEALED_LEVEL, rows), context)
+        rows = [(other, seal(self._cipher(other, context), self.client, value)) for other in others]
+        return self._reply(Kind.LEVELS, pack_rows(self.parameters.sealed_row, rows), context)
+
+    def _cipher(self, other: int, context: bytes) -> AESGCM:
+        """The cipher shared with one other member in this context; a value of each of the two is sealed with it."""
+        if self._ciphers[0] != context:
+            self._ciphers = context, {}
+        ciphers = self._ciphers[1]
+        if other not in ciphers:
+            ciphers[other] = pair_cipher(self._pair_key(other), context)
+        return ciphers[other]
 
     def _choose(self, message: Message) -> bytes:
         """The ids of the clients that train, by the values of the whole cohort.
@@ -293,45 +297,41 @@ class PrivateClient:
         context = invitation.context(self._session, self._policy)
         demand(message.tag == context[:8], "the ballot is of another context")
         self._membership = membership._replace(voting=b"", value=b"")
-        rows, rest = unpack_rows(SEALED_LEVEL, message.body)
+        rows, rest = unpack_rows(self.parameters.sealed_row, message.body)
         listed = [other for other, _ in rows]
         others = [other for other in invitation.cohort if other != self.client]
         demand(not rest and listed == others, "the ballot is not that of the whole cohort")
-        values = {other: unseal(self._pair_key(other), other, context, sealed) for other, sealed in rows}
+        values = {other: unseal(self._cipher(other, context), other, sealed) for other, sealed in rows}
         values[self.client] = membership.value
-        chosen = rank({n: read_value(value, self.parameters) for n, value in values.items()}, self.parameters)
-        signature = self._identity.sign(signed_choice(context, chosen))
-        return self._reply(Kind.CHOICE, pack_rows(INVITED, ((n,) for n in chosen)) + signature, context)
+        choice = choose(values, self.parameters, invitation.round)
+        signature = self._identity.sign(choice.signed(context))
+        return self._reply(Kind.CHOICE, choice.body() + signature, context)
 
-    def number(self, round_number: int, metric: str, value: float, *, ticket: bool = False) -> bytes:
+    def number(self, round_number: int, metric: str, value: float) -> bytes:
         """A single number of a round in a message that the server can read, where the plan releases scores."""
         demand(not self.parameters.ids_only, "single numbers are sealed in this run")
         demand(round_number < self.parameters.ask.rounds, f"the plan has only {self.parameters.ask.rounds} rounds")
         self.ledger.ask(round_number, self._policy)
-        return self._reply(Kind.SCORE, self._number_value(round_number, metric, value, ticket=ticket))
+        return self._reply(Kind.SCORE, self._number_value(round_number, metric, value))
 
-    def _number_value(self, round_number: int, metric: str, value: float, *, ticket: bool) -> bytes:
+    def _number_value(self, round_number: int, metric: str, value: float) -> bytes:
         config = self.parameters.config
         demand(math.isfinite(value), "the number is not finite")
         can_spend = self.ledger.can_spend(config.epsilon, config.total_epsilon, round_number, metric)
         demand(can_spend, "epsilon is spent")
-        return self.ledger.answer(round_number, metric, lambda: self._scalar(self._ticket(value) if ticket else value))
+        draws = metric == RANKED and self.parameters.ask.prefers == "proportional"
+        return self.ledger.answer(round_number, metric, lambda: self._scalar(value) + (self._nonce() if draws else b""))
 
     def _scalar(self, value: float) -> bytes:
         """A rounded number, such as a mean return; with `scalar_limit` it is protected like a score."""
         config = self.parameters.config
         if config.scalar_limit is None:
-            return struct.pack("<f", rounded(value, config))
+            return struct.pack("<f", min(max(rounded(value, config), -LARGEST), LARGEST))
         return self._level(value / config.scalar_limit)
 
-    def _ticket(self, value: float) -> float:
-        """A lottery ticket in place of a number: the logarithm of an exponential draw with that rate.
-
-        The smallest of many tickets belongs to a client with a probability in proportion to its number. A number that
-        is not positive buys the worst ticket.
-        """
-        waiting = -math.log1p(-self._uniform()) or sys.float_info.min
-        return math.log(waiting) - math.log(value) if value > 0 else WORST_TICKET
+    def _nonce(self) -> bytes:
+        """This client's part in the common coin: two draws from [0, 1), 106 random bits."""
+        return struct.pack("<2d", self._uniform(), self._uniform())
 
     def _level(self, score: float) -> bytes:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)
