@@ -15,7 +15,7 @@ from fedpohcs.privacy.choice import Choice
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.ledger import MAX_SESSIONS
 from fedpohcs.privacy.messages import HEADER, Kind, Message, pack_rows, parse
-from fedpohcs.privacy.sealing import pair_cipher, seal
+from fedpohcs.privacy.sealing import seal
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
 from fedpohcs.privacy.terms import Invitation
 from privacy.federation import IDS, POLICY, RUN, SMALL, Federation, make_table, only
@@ -157,7 +157,7 @@ def test_a_member_cannot_speak_for_another_member() -> None:
     tag, levels = sealed_levels(federation)
     spy, context = federation.clients[0], Invitation(0, federation.cohort()).context(federation.server._session, POLICY)
     for key in (spy._member().group_key, spy._pair_key(1), spy._pair_key(2)):
-        forged = {**levels[2], 1: seal(pair_cipher(key, context), 2, b"\1\0\0\0\0")}
+        forged = {**levels[2], 1: seal(masking.round_keys(key, context).seal, 2, b"\1\0\0\0\0")}
         assert answered(federation, 1, ballot(tag, {**levels, 2: forged}, 1, everyone)) is None
         federation = Federation(config=IDS).start()
         tag, levels = sealed_levels(federation)

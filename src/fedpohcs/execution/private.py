@@ -4,6 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Mapping, Set
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -126,7 +127,9 @@ class LocalWire:
 
     def _uniform(self, round_number: int, client: int) -> Any:
         """Source of noise that depends on the seed of the simulation, so that a run can be repeated."""
-        return host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client).random
+        # Most selections draw nothing, so the generator is made with the first draw.
+        generator = cache(lambda: host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client))
+        return lambda: generator().random()
 
 
 class Cohorts:

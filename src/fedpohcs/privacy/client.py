@@ -25,9 +25,9 @@ from fedpohcs.privacy.choice import LARGEST, choose
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.ledger import Ledger
-from fedpohcs.privacy.masking import Cohort, derived
+from fedpohcs.privacy.masking import Cohort, RoundKeys, derived, round_keys
 from fedpohcs.privacy.messages import Kind, Message, pack_rows, parse, unpack_rows
-from fedpohcs.privacy.sealing import PRESENT, pair_cipher, seal, unseal
+from fedpohcs.privacy.sealing import PRESENT, seal, unseal
 from fedpohcs.privacy.sketch import Integers, count_sketch, relative_metric, sketch_seed
 from fedpohcs.privacy.terms import (
     ANNOUNCED,
@@ -93,7 +93,8 @@ class PrivateClient:
         self._membership: Membership | None = None
         self._pair_keys: dict[int, bytes] = {}
         self._peers: dict[int, tuple[bytes, bytes]] = {}  # key and signature by client
-        self._ciphers: tuple[bytes, dict[int, AESGCM]] = b"", {}  # of the latest context, by client
+        self._round_keys: tuple[bytes, dict[int, RoundKeys]] = b"", {}  # of the latest context, by client
+        self._invitation: tuple[tuple[bytes, ...], tuple[Invitation, bytes]] | None = None  # the latest, with context
         self._sum: SecretSum | None = None
         self._session = b""
         self._table, self._number = EMPTY, math.nan
@@ -215,35 +216,41 @@ class PrivateClient:
 
     def _take_part(self, message: Message) -> bytes:
         """The hidden sketch, or the sealed number of this client. A session asks for each round once."""
-        membership, invitation = self._member(), read_invitation(message.body)
+        membership, (invitation, context) = self._member(), self._read(message.body)
         demand(bool(membership.group_key), "there is no group key yet")
         demand(invitation.round > membership.last, "this round was answered before in this session")
         check_invitation(invitation, self.parameters, self.client, self._peers)
-        context = invitation.context(self._session, self._policy)
         if self.parameters.ask.form != "table":
             demand(self.parameters.ids_only, "single numbers are not sealed in this run")
-            self._enter_question(invitation)
+            self._enter_question(message.body)
             self._membership = membership._replace(last=invitation.round)
-            return self._sealed_levels(invitation, context, self._ranked_value(invitation.round))
+            return self._sealed_levels(message.body, self._ranked_value(invitation.round))
         sketch = self._sketch(invitation.round)
-        if np.abs(sketch).max() > self.parameters.config.value_limit:
+        if max(sketch.max(), -sketch.min()) > self.parameters.config.value_limit:
             warnings.warn("a sketch exceeds protection.value_limit and is clipped; raise the limit", stacklevel=2)
         share = self.parameters.shares(invitation.cohort)[invitation.cohort.index(self.client)]
         values = self.parameters.fixed_point.encode(sketch, float(share))
-        self._enter_question(invitation)
+        self._enter_question(message.body)
         self._membership = membership._replace(last=invitation.round, waiting=message.body, voting=b"")
         return self._reply(Kind.UPLOAD, self._secret_sum().hide(values, context, invitation.cohort), context)
 
-    def _enter_question(self, invitation: Invitation) -> None:
-        cohort = hashlib.sha256(invitation.body()).digest()
-        self.ledger.ask(invitation.round, self._policy, cohort)
+    def _read(self, body: bytes) -> tuple[Invitation, bytes]:
+        """An invitation and its context. A round needs them in each of its messages."""
+        known = (body, self._session, self._policy)
+        if self._invitation is None or self._invitation[0] != known:
+            invitation = read_invitation(body)
+            self._invitation = known, (invitation, invitation.context(self._session, self._policy))
+        return self._invitation[1]
+
+    def _enter_question(self, body: bytes) -> None:
+        cohort = hashlib.sha256(body).digest()
+        self.ledger.ask(self._read(body)[0].round, self._policy, cohort)
 
     def _score(self, message: Message) -> bytes:
         """Delta_n of this client, from its own table and the mean that the total gives. Paper: Eq. (DeltaN)."""
         membership = self._member()
         demand(bool(membership.waiting), "no total is due")
-        invitation = read_invitation(membership.waiting)
-        context = invitation.context(self._session, self._policy)
+        invitation, context = self._read(membership.waiting)
         demand(message.tag == context[:8], "the total is of another context")
         self._membership = membership._replace(waiting=b"")  # so that nobody can try one total after the other
         total = self._secret_sum().read(message.body, context, invitation.cohort)
@@ -251,7 +258,7 @@ class PrivateClient:
         score = relative_metric(mean, self._sketch(invitation.round))
         value = self._answered(invitation.round, SCORE, score)
         if self.parameters.ids_only:
-            return self._sealed_levels(invitation, context, value)
+            return self._sealed_levels(membership.waiting, value)
         demand(value is not None, "epsilon is spent")
         return self._reply(Kind.SCORE, value or b"", context)
 
@@ -269,22 +276,21 @@ class PrivateClient:
         except RefusedError:
             return None
 
-    def _sealed_levels(self, invitation: Invitation, context: bytes, value: bytes | None) -> bytes:
+    def _sealed_levels(self, body: bytes, value: bytes | None) -> bytes:
         """The value of this client, or that it has none, sealed for each other member of the cohort."""
+        invitation, context = self._read(body)
         value = bytes(self.parameters.value_bytes) if value is None else PRESENT + value
-        self._membership = self._member()._replace(voting=invitation.body(), value=value)
-        others = [other for other in invitation.cohort if other != self.client]
-        rows = [(other, seal(self._cipher(other, context), self.client, value)) for other in others]
+        self._membership = self._member()._replace(voting=body, value=value)
+        keys = self._keys_of(invitation.cohort, context)
+        rows = [(other, seal(keys[other].seal, self.client, value)) for other in keys]
         return self._reply(Kind.LEVELS, pack_rows(self.parameters.sealed_row, rows), context)
 
-    def _cipher(self, other: int, context: bytes) -> AESGCM:
-        """The cipher shared with one other member in this context; a value of each of the two is sealed with it."""
-        if self._ciphers[0] != context:
-            self._ciphers = context, {}
-        ciphers = self._ciphers[1]
-        if other not in ciphers:
-            ciphers[other] = pair_cipher(self._pair_key(other), context)
-        return ciphers[other]
+    def _keys_of(self, cohort: Cohort, context: bytes) -> dict[int, RoundKeys]:
+        """The keys shared with each other member of the cohort in this context, by ascending id."""
+        if self._round_keys[0] != context:
+            others = [other for other in cohort if other != self.client]
+            self._round_keys = context, {other: round_keys(self._pair_key(other), context) for other in others}
+        return self._round_keys[1]
 
     def _choose(self, message: Message) -> bytes:
         """The ids of the clients that train, by the values of the whole cohort.
@@ -293,15 +299,14 @@ class PrivateClient:
         """
         membership = self._member()
         demand(bool(membership.voting), "no ballot is due")
-        invitation = read_invitation(membership.voting)
-        context = invitation.context(self._session, self._policy)
+        invitation, context = self._read(membership.voting)
         demand(message.tag == context[:8], "the ballot is of another context")
         self._membership = membership._replace(voting=b"", value=b"")
         rows, rest = unpack_rows(self.parameters.sealed_row, message.body)
-        listed = [other for other, _ in rows]
-        others = [other for other in invitation.cohort if other != self.client]
-        demand(not rest and listed == others, "the ballot is not that of the whole cohort")
-        values = {other: unseal(self._cipher(other, context), other, sealed) for other, sealed in rows}
+        keys = self._keys_of(invitation.cohort, context)
+        complete = not rest and [other for other, _ in rows] == [*keys]
+        demand(complete, "the ballot is not that of the whole cohort")
+        values = {other: unseal(keys[other].seal, other, sealed) for other, sealed in rows}
         values[self.client] = membership.value
         choice = choose(values, self.parameters, invitation.round)
         signature = self._identity.sign(choice.signed(context))
@@ -369,7 +374,7 @@ class PrivateClient:
 
                 self._sum = EncryptedSum(self.client, num_slots, membership.group_key, membership.extra)
             else:
-                self._sum = masking.MaskedSum(self.client, num_slots, membership.group_key, self._pair_key)
+                self._sum = masking.MaskedSum(self.client, num_slots, membership.group_key, self._keys_of)
         return self._sum
 
     def _reply(self, kind: Kind, body: bytes = b"", context: bytes = bytes(8)) -> bytes:

@@ -8,27 +8,21 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy.differential import score_of_level
 from fedpohcs.privacy.errors import RefusedError, demand
-from fedpohcs.privacy.masking import derived
 from fedpohcs.privacy.messages import unpack
 from fedpohcs.privacy.terms import Parameters
 
 PRESENT = b"\1"  # before a number; a client without one seals zeros
 
 
-def pair_cipher(pair_key: bytes, context: bytes) -> AESGCM:
-    """The cipher of two members in one context. Each of them seals one value with it, under its id as the nonce."""
-    return AESGCM(derived(pair_key, b"level", context))
+def seal(key: bytes, sender: int, value: bytes) -> bytes:
+    """A value for one other member. Two members share the key in one context, and each seals one value with it."""
+    return AESGCM(key).encrypt(_nonce(sender), value, None)
 
 
-def seal(cipher: AESGCM, sender: int, value: bytes) -> bytes:
-    """A value for one other member."""
-    return cipher.encrypt(_nonce(sender), value, None)
-
-
-def unseal(cipher: AESGCM, sender: int, sealed: bytes) -> bytes:
+def unseal(key: bytes, sender: int, sealed: bytes) -> bytes:
     """The value of another member. Only that member and this one can have sealed it."""
     try:
-        return cipher.decrypt(_nonce(sender), sealed, None)
+        return AESGCM(key).decrypt(_nonce(sender), sealed, None)
     except InvalidTag as error:
         raise RefusedError(f"the value of client {sender} is not from it") from error
 

@@ -50,7 +50,7 @@ class Gathering:
         self.uploads: dict[int, bytes] = {}
         self.scores: dict[int, float] = {}
         self.levels: dict[int, dict[int, bytes]] = {}  # sealed, by sender and receiver
-        self.choices: dict[int, Choice] = {}
+        self.choices: dict[int, tuple[Choice, bytes]] = {}  # with signatures
 
     def invitations(self) -> dict[int, bytes]:
         body = self._invitation.body()
@@ -98,8 +98,8 @@ class Gathering:
         bodies = {n: pack_rows(layout, ((m, self.levels[m][n]) for m in cohort if m != n)) for n in cohort}
         return {n: Message(Kind.BALLOT, n, self._tag, body).to_bytes() for n, body in bodies.items()}
 
-    def take_choice(self, client: int, data: bytes, identity: bytes) -> None:
-        """Take the signed list of a member, by its Ed25519 public key."""
+    def take_choice(self, client: int, data: bytes) -> None:
+        """Take the list of a member; `agreed` checks its signature."""
         self._demand_due(client, self.choices)
         rows, signature = unpack_rows(CHOSEN, expect(data, Kind.CHOICE, client, self._tag))
         choice = Choice(tuple(n for n, _ in rows), tuple(weight for _, weight in rows))
@@ -107,24 +107,38 @@ class Gathering:
         sound &= set(choice.clients) <= set(self._invitation.cohort) and len(rows) <= most
         sound &= all(0 <= weight < math.inf for weight in choice.weights)
         demand(sound, f"the list of client {client} is no choice of {most} candidates")
-        try:
-            Ed25519PublicKey.from_public_bytes(identity).verify(signature, choice.signed(self._context))
-        except InvalidSignature as error:
-            raise RefusedError(f"the list of client {client} is not signed by it") from error
-        self.choices[client] = choice
+        self.choices[client] = choice, signature
 
     def lost(self, replies: Mapping[int, object]) -> Cohort:
         """The members of the cohort without a reply."""
         return tuple(client for client in self._invitation.cohort if client not in replies)
 
-    def agreed(self) -> Choice:
-        """The list that two thirds of the cohort have signed; an empty one if there is none."""
-        ((choice, times),) = Counter(self.choices.values()).most_common(1) or [(Choice(), 0)]
-        return choice if times >= quorum(len(self._invitation.cohort)) else Choice()
+    def agreed(self, members: Mapping[int, bytes]) -> tuple[Choice, list[str]]:
+        """The list that two thirds of the cohort have signed, by their Ed25519 public keys; an empty one if none is.
+
+        Only signatures of the list that most have sent are checked, until there are enough. With it come the refusals.
+        """
+        refusals, left = [], quorum(len(self._invitation.cohort))
+        lists = Counter(choice for choice, _ in self.choices.values())
+        ((common, times),) = lists.most_common(1) or [(Choice(), 0)]
+        for client, (choice, signature) in self.choices.items() if times >= left else ():
+            if choice == common and left:
+                signed = _has_signed(members[client], signature, choice.signed(self._context))
+                left -= signed
+                refusals += [] if signed else [f"the list of client {client} is not signed by it"]
+        return Choice() if left else common, refusals
 
     def _demand_due(self, client: int, replies: Mapping[int, object]) -> None:
         demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
         demand(client not in replies, f"client {client} has replied already")
+
+
+def _has_signed(identity: bytes, signature: bytes, text: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, text)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def read_scalar(data: bytes, client: int, config: ProtectionConfig) -> float:
@@ -193,9 +207,9 @@ class PrivateServer:
             return Outcome(problem="every candidate refused the total")
         if lost:
             return Outcome(problem=f"lost before the choice: {_named(lost)}", lost=lost)
-        take = gathering.take_choice
-        self._collect(gathering.ballots(), lambda client, data: take(client, data, self._members[client]))
-        choice = gathering.agreed()
+        self._collect(gathering.ballots(), gathering.take_choice)
+        choice, refusals = gathering.agreed(self._members)
+        self.refusals += refusals
         if not choice.clients:
             return Outcome(problem="too few candidates agree on a choice")
         return Outcome(chosen=choice.clients, weights=choice.weights)
