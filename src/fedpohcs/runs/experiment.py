@@ -416,15 +416,10 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
         require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")
-    if hidden_as(selector.requires, "number", "ticket"):
+    if hidden_as(selector.requires, "number"):
         bounded = protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
         require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
-    remembers = bool(hidden_as(selector.requires, "ticket")) and not asks_every_candidate(selector)
-    rule = (
-        f"remembers numbers, but with privacy {config.privacy!r} clients send a ticket that is drawn anew every round"
-    )
-    require(not remembers, "selector", config.selector, rule)
     if tables:
         _check_hidden_table(config, selector, tables)
     if selector.requires and protection.release == "ids":
