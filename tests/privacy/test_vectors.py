@@ -15,7 +15,7 @@ from fedpohcs.privacy.sealing import seal
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
 from fedpohcs.privacy.terms import Ask, Invitation, Parameters, session_name
 
-SPECIFICATION = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+SPECIFICATION = (Path(__file__).parents[2] / "docs" / "privacy-protocol.md").read_text(encoding="utf-8")
 ZEROS = bytes(32)
 
 

@@ -191,7 +191,7 @@ class ModellingConfig:
 
 @dataclass(frozen=True)
 class ProtectionConfig:
-    """How private selection protects measurements; docs/privacy.md is the specification."""
+    """How private selection protects measurements; docs/privacy-protocol.md is the specification."""
 
     sketch_size: int = 16_384
     """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
