@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -78,6 +79,7 @@ class GymWorld(SimulatedWorld):
 
     def open_rendered(self, client: int) -> "GymEnvironment":
         """The environment of the client, in this process, to be drawn if it can be."""
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no window; without a screen SDL complains
         return GymEnvironment(self.env, client, self.knob, rendered=True)
 
     def make_lanes(self) -> Any:
