@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpohcs.core.algorithms import with_algorithm
-from fedpohcs.core.config import ExperimentConfig, FederationConfig, ServerOptimiserConfig
+from fedpohcs.core.config import AttackConfig, ExperimentConfig, FederationConfig, ServerOptimiserConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.steering import ANCHOR, ANCHORED, EPISODES
@@ -282,3 +282,31 @@ def test_bad_numbers_are_refused() -> None:
             ServerOptimiserConfig(**changes)
     with pytest.raises(UserError, match=r"federation.filter_sigma"):
         FederationConfig(filter_sigma=0.0)
+
+
+@pytest.mark.slow
+def test_a_host_world_plays_as_many_episodes_as_the_server_asks_for_and_spoils_only_byzantine_ones() -> None:
+    pytest.importorskip("gymnasium")
+    from fedpohcs.execution.attacked import AttackedExecutor
+    from fedpohcs.runs.experiment import start_training
+
+    config = with_algorithm(preset("gym/CartPole-v1"), "gpomdp")
+    federation = replace(config.federation, num_clients=2, num_candidates=2, num_selected=2, evaluation_episodes=1)
+    learner = replace(config.learner, episodes=4, hidden_sizes=(4,), filter_warmup_steps=0)
+    config = replace(config, federation=federation, learner=learner, attack=AttackConfig("flipped-reward", (1,)))
+    training = start_training(config)
+    try:
+        told: Any = training.executor
+        assert isinstance(told, AttackedExecutor)
+        within, params, clients = told.within, training.state.params, np.arange(2)
+        few, many = (within.train(params, 0, clients, {EPISODES: np.int32(number)}) for number in (1, 4))
+        assert (few.steps < many.steps).all()
+        lies = told.train(params, 0, clients)
+        start = params.policy.layers[0].kernel
+        honest, sent = (one.params.policy.layers[0].kernel - start for one in (many, lies))
+        np.testing.assert_allclose(sent[0], honest[0], atol=1e-6)
+        np.testing.assert_allclose(sent[1], -honest[1], atol=1e-5)
+        one, other = (within.simulate(params, 0, clients[:1], {}, attempt) for attempt in (1, 2))
+        assert not same_params(one.params, other.params)
+    finally:
+        training.executor.close()
