@@ -73,9 +73,9 @@ class CpiMixing:
         require(self.tolerance >= 0, "tolerance", self.tolerance, "must not be negative")
 
     def __call__(self, gain: Gain) -> Array:
-        A, rho = normalised_advantage(gain), self.tolerance
-        alpha = (1 - gain.discount) * (A - rho / 3) / (4 * gain.reward_bound)
-        return np.where(A < 2 * rho / 3, 0.0, np.clip(alpha, 0, 1))
+        advantage, rho = normalised_advantage(gain), self.tolerance
+        alpha = (1 - gain.discount) * (advantage - rho / 3) / (4 * gain.reward_bound)
+        return np.where(advantage < 2 * rho / 3, 0.0, np.clip(alpha, 0, 1))
 
 
 def normalised_advantage(gain: Gain) -> Array:
@@ -85,8 +85,8 @@ def normalised_advantage(gain: Gain) -> Array:
 
 def cpi_bound(gain: Gain) -> Array:
     """J(pi') - J(pi) of CPI without tolerance is at least A^2 / (8 R_max (1 - gamma)). Corollary 4.2."""
-    A = np.maximum(normalised_advantage(gain), 0)
-    return A**2 / (8 * gain.reward_bound * (1 - gain.discount))
+    advantage = np.maximum(normalised_advantage(gain), 0)
+    return advantage**2 / (8 * gain.reward_bound * (1 - gain.discount))
 
 
 def mixed(policy: Array, target: Array, alpha: Array) -> Array:
