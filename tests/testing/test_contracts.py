@@ -33,7 +33,7 @@ FEW = {"num_clients": 3, "num_candidates": 2, "num_selected": 1}
 CONFIGS = {"gym": from_dict({"world": "gym", "level": "own", "env": "CartPole-v1", "federation": FEW})}
 
 
-SLOW_KINDS = {"fedprox", "fedkl", "fmarl", "a2c", "npg", "trpo"}  # relatives of ppo; each takes 10 s or more
+SLOW_KINDS = {"fedprox", "fedkl", "fmarl", "a2c", "npg", "trpo", "sarsa"}  # relatives of ppo or qavg; 8 s or more
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW_KINDS)) for k in LEARNERS])

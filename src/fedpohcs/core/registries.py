@@ -84,6 +84,9 @@ WORLDS = Registry(
         "hongkong": "fedpohcs.worlds.hongkong.world:HongKong",
         "gym": "fedpohcs.worlds.gym:GymWorld",
         "tabular": "fedpohcs.worlds.tabular:TabularWorlds",
+        "random-mdps": "fedpohcs.worlds.tables:RandomMDPs",
+        "windy-cliffs": "fedpohcs.worlds.tables:WindyCliffs",
+        "perturbed-kernels": "fedpohcs.worlds.tables:PerturbedKernels",
     },
 )
 """World classes; see `worlds.base.World`."""
@@ -99,6 +102,8 @@ LEARNERS = Registry(
         "npg": "fedpohcs.core.learning:NPGConfig",
         "trpo": "fedpohcs.core.learning:TRPOConfig",
         "dqn": "fedpohcs.core.learning:DQNConfig",
+        "qavg": "fedpohcs.core.learning:QAvgConfig",
+        "sarsa": "fedpohcs.core.learning:SarsaConfig",
     },
 )
 """Config classes of local learners, which name their algorithm; see `core.learning.LearningConfig`."""
@@ -230,6 +235,9 @@ PRESETS = Registry(
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",
         "tabular": "fedpohcs.core.presets:tabular",
+        "random-mdps": "fedpohcs.core.presets:random_mdps",
+        "windy-cliffs": "fedpohcs.core.presets:windy_cliffs",
+        "perturbed-kernels": "fedpohcs.core.presets:perturbed_kernels",
         "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
         "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
         "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",

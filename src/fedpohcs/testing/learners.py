@@ -51,6 +51,8 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
         "replay_size": 1000,
         "target_rate": 0.05,
     },
+    "qavg": {"learning_rate": 0.1},
+    "sarsa": {"learning_rate": 0.1, "inverse_temperature": 5.0},
 }
 MAPS = ("vectorised", "one-by-one")
 CLIENT_PROBES = ("observation", "action", "both")
