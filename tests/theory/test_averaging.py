@@ -165,6 +165,17 @@ def test_the_rate_shrinks_after_rounds_without_growth_but_not_in_the_first_ones(
     np.testing.assert_allclose(run.table, 1 - left, rtol=1e-9)
 
 
+def test_a_shift_of_rewards_changes_nothing_but_values_if_the_rate_knows_of_it() -> None:
+    made, policy = worlds.windy_cliffs([0.2, 0.9]), np.full((16, 4), 0.25)
+    higher = Federation(made.transitions, made.rewards + 50, 0.95, made.start)
+    plain, shifted, blind = (
+        run_averaging(world, SoftPAvg(), 25, start=np.log(policy), rate=Rate(1e-4, 0.5, baseline))
+        for world, baseline in ((made, 0.0), (higher, 50 / 0.05), (higher, 0.0))
+    )
+    np.testing.assert_allclose(plain.policy, shifted.policy, rtol=1e-9)
+    assert (np.abs(plain.policy - blind.policy) > 1e-6).any()
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=6))
 def test_projections_are_distributions_and_no_other_is_nearer(point) -> None:

@@ -112,10 +112,17 @@ def projected(points: Array) -> Array:
 
 
 class Rate(NamedTuple):
-    """The learning rate of a run: its first value, and its factor after rounds without growth of the objective."""
+    """The learning rate of a run.
+
+    Attributes:
+        first: Its first value.
+        factor: Its factor after rounds without growth of the objective.
+        baseline: A constant in all objectives, as from shifted rewards; growth is a share of what exceeds it.
+    """
 
     first: float
     factor: float = 1.0
+    baseline: float = 0.0
 
 
 @dataclass
@@ -169,7 +176,7 @@ def run_averaging(
     _record(run, federation, method)
     now = np.full(run.objectives[0].shape, rate.first)
     for number in range(rounds):
-        now = np.where(_stalls(run, number), now * rate.factor, now)
+        now = np.where(_stalls(run, number, rate.baseline), now * rate.factor, now)
         run.clients = method.improve(federation.clients, run.clients, now, local_steps)
         run.table = client_mean(federation.weights, run.clients, 2)
         _record(run, federation, method)
@@ -188,8 +195,8 @@ def _record(run: AveragingRun, federation: AnyFederation, method: LocalMethod) -
     run.objectives.append(objective(federation, run.policy))
 
 
-def _stalls(run: AveragingRun, number: int) -> np.ndarray | bool:
+def _stalls(run: AveragingRun, number: int, baseline: float) -> np.ndarray | bool:
     if number <= UNTOUCHED_ROUNDS:
         return False
     before, after = run.objectives[number - 2 : number]
-    return after - before < LEAST_GROWTH * before
+    return after - before < LEAST_GROWTH * (before - baseline)

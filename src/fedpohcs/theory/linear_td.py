@@ -40,8 +40,10 @@ class Problem(NamedTuple):
 def fixed_point(problem: Problem, client: int = 0, tolerance: float = 1e-12) -> Array:
     """theta* [c, c] of a client alone: its expected update is 0 under the stationary distribution of its own policy."""
     theta = np.zeros((problem.classes, problem.classes))
+    only = problem.chains._replace(chains=problem.chains.chains[[client]], rewards=problem.chains.rewards[[client]])
+    transitions, rewards = only.transitions[0], only.rewards[0]
     for _ in range(1_000):
-        found = _evaluated(problem, client, problem.policy(theta))
+        found = _evaluated(problem, transitions, rewards, problem.policy(theta))
         if np.abs(found - theta).max() <= tolerance * (1 + np.abs(found).max()):
             return found
         theta = found
@@ -49,17 +51,16 @@ def fixed_point(problem: Problem, client: int = 0, tolerance: float = 1e-12) -> 
     return theta
 
 
-def _evaluated(problem: Problem, client: int, policy: Array) -> Array:
+def _evaluated(problem: Problem, P: Array, R: Array, policy: Array) -> Array:
     """The fixed point of TD(0) for a fixed policy: E[phi (phi - gamma phi')^T] theta = E[phi r]."""
-    c, P, R = problem.classes, problem.chains.transitions[client], problem.chains.rewards[client]
-    S, A = R.shape
+    c, (S, A) = problem.classes, R.shape
     pi = policy[np.arange(S) % c][:, np.arange(A) % c] * c / A
     chain = (pi[:, None, :] @ P)[:, 0]
     system = np.vstack([(np.eye(S) - chain).T, np.ones(S)])
     visits = np.linalg.lstsq(system, np.r_[np.zeros(S), 1.0], rcond=None)[0]
     pairs = visits[:, None] * pi
     place = (np.arange(S) % c)[:, None] * c + np.arange(A) % c  # of the feature of each pair
-    following = np.einsum("sat,tk->sak", P, _features(pi, place, c))
+    following = P @ _features(pi, place, c)
     expected = np.zeros((c * c, c * c))
     np.add.at(expected, place, pairs[..., None] * following)
     mass, rewards = (np.bincount(place.ravel(), x.ravel(), c * c) for x in (pairs, pairs * R))
