@@ -11,7 +11,7 @@ import pytest
 from scipy.special import logsumexp
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.learning import DQNConfig, as_kind
+from fedpohcs.core.learning import DQNConfig, as_kind, learner_class
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import LEARNERS, WORLDS
 from fedpohcs.execution import make_executor
@@ -35,6 +35,7 @@ def gym(env: str, **changes: Any) -> ExperimentConfig:
     return small("gym", **changes, scenario=GymConfig(env=env))
 
 
+NOT_EXPORTED = {kind for kind in LEARNERS if not learner_class(kind).exportable}
 CONFIGS = {
     "mountain-cars": small("mountain-cars"),
     "tabular": small("tabular"),
@@ -50,15 +51,19 @@ CONFIGS = {
     "hongkong": small("hongkong"),
     **{
         kind: small("tabular", learner=as_kind(preset("tabular").learner, kind))
-        for kind in sorted({*LEARNERS} - {"ppo", "dqn"})
+        for kind in sorted({*LEARNERS} - {"ppo", "dqn", *NOT_EXPORTED})
     },
+    "random-mdps": small("random-mdps"),
+    "windy-cliffs": small("windy-cliffs"),
+    "perturbed-kernels": small("perturbed-kernels", learner=as_kind(preset("tabular").learner, "ppo")),
 }
 NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}
 
 
 def test_no_world_and_no_learner_is_forgotten() -> None:
     assert {config.world for config in CONFIGS.values()} == set(WORLDS)
-    assert {config.learner.kind for config in CONFIGS.values()} == set(LEARNERS)
+    assert {config.learner.kind for config in CONFIGS.values()} | NOT_EXPORTED == set(LEARNERS)
+    assert sorted(NOT_EXPORTED) == ["sarsa"]
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -84,7 +89,7 @@ def trained_output(executor: LocalExecutor, observation: np.ndarray, client: int
     filters = jax.tree.map(lambda x: x[client], executor.state.filters)
     learner, params = executor.learner, executor.initial_params()
     filtered = learner.filtered(filters, observation)
-    if executor.config.learner.kind == "dqn":
+    if executor.config.learner.kind in ("dqn", "qavg"):
         return np.asarray(learner.apply(params.policy.layers, filtered))  # pyright: ignore[reportAttributeAccessIssue]
     found = learner.distribution(params, filtered)
     return np.asarray(found.mean if hasattr(found, "mean") else found.logits)

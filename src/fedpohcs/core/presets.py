@@ -7,6 +7,7 @@ from fedpohcs.core.config import ExperimentConfig, FederationConfig, ModellingCo
 from fedpohcs.core.errors import require_known
 from fedpohcs.core.learning import LearningConfig, PPOConfig, QAvgConfig, SarsaConfig
 from fedpohcs.core.registries import PRESETS, SELECTORS, WORLDS, register_plugins
+from fedpohcs.core.scenario import WorldConfig
 
 ENTROPY_DECAY_ROUNDS = {"low": 10, "medium": 20, "high": 50, "high-authors": 50}
 """Rounds after which the entropy bonus is a tenth, by level. The more heterogeneity, the longer clients explore."""
@@ -113,6 +114,33 @@ def tabular(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConf
         ),
         modelling=ModellingConfig(observation_cell=1.0),
     )
+
+
+def cartpoles(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty poles of different length; the learner is that of the preset `gym`."""
+    return _control("cartpoles", level, selector)
+
+
+def acrobots(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty acrobots with an upper link of different length."""
+    return _control("acrobots", level, selector)
+
+
+def pendulums(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty pendulums under different gravity."""
+    return _control("pendulums", level, selector)
+
+
+def discrete_mountain_cars(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty cars with engines of different force, MountainCar-v0."""
+    return _control("discrete-mountain-cars", level, selector)
+
+
+def _control(world: str, level: str, selector: str) -> ExperimentConfig:
+    """Sixty clients with the learner of `gym`; they are evaluated on 10 episodes."""
+    config = gym(selector=selector)
+    federation = FederationConfig(evaluation_episodes=10)
+    return replace(config, world=world, level=level, scenario=WorldConfig(), federation=federation)
 
 
 def random_mdps(level: str = "high", selector: str = "full") -> ExperimentConfig:

@@ -87,6 +87,10 @@ WORLDS = Registry(
         "random-mdps": "fedpohcs.worlds.tables:RandomMDPs",
         "windy-cliffs": "fedpohcs.worlds.tables:WindyCliffs",
         "perturbed-kernels": "fedpohcs.worlds.tables:PerturbedKernels",
+        "cartpoles": "fedpohcs.worlds.control:CartPoles",
+        "acrobots": "fedpohcs.worlds.control:Acrobots",
+        "pendulums": "fedpohcs.worlds.control:Pendulums",
+        "discrete-mountain-cars": "fedpohcs.worlds.control:DiscreteMountainCars",
     },
 )
 """World classes; see `worlds.base.World`."""
@@ -238,6 +242,10 @@ PRESETS = Registry(
         "random-mdps": "fedpohcs.core.presets:random_mdps",
         "windy-cliffs": "fedpohcs.core.presets:windy_cliffs",
         "perturbed-kernels": "fedpohcs.core.presets:perturbed_kernels",
+        "cartpoles": "fedpohcs.core.presets:cartpoles",
+        "acrobots": "fedpohcs.core.presets:acrobots",
+        "pendulums": "fedpohcs.core.presets:pendulums",
+        "discrete-mountain-cars": "fedpohcs.core.presets:discrete_mountain_cars",
         "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
         "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
         "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",
