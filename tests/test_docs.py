@@ -52,6 +52,7 @@ from fedpohcs.runs.policy import load_policy
 from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import make_world, world_levels
+from fedpohcs.worlds.control import ControlConfig
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
 from fedpohcs.worlds.tables import PerturbedKernelsConfig, RandomMDPsConfig
@@ -74,6 +75,7 @@ CONFIGS = (
     GymConfig,
     RandomMDPsConfig,
     PerturbedKernelsConfig,
+    ControlConfig,
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,

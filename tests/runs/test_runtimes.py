@@ -55,6 +55,7 @@ CONFIGS = {
     },
     "random-mdps": small("random-mdps"),
     "windy-cliffs": small("windy-cliffs"),
+    **{name: small(name) for name in ("cartpoles", "acrobots", "pendulums", "discrete-mountain-cars")},
     "perturbed-kernels": small("perturbed-kernels", learner=as_kind(preset("tabular").learner, "ppo")),
 }
 NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}

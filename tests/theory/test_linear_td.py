@@ -24,9 +24,10 @@ def test_with_one_class_per_pair_the_fixed_point_is_the_value_of_the_policy() ->
 
 
 def test_with_one_class_the_fixed_point_is_the_mean_reward() -> None:
-    chains = small(1, seed=3)
-    P, R = chains.transitions[0].mean(1), chains.rewards[0].mean(1)
+    chains = perturbed_chains(1, num_states=4, num_actions=1, seed=3)  # several actions would visit all states alike
+    P, R = chains.chains[0], chains.rewards[0, :, 0]
     visits = np.linalg.matrix_power(P, 200)[0]
+    assert np.ptp(visits) > 0.05
     theta = fixed_point(Problem(chains, classes=1, discount=0.5))
     np.testing.assert_allclose(theta, [[visits @ R / (1 - 0.5)]], rtol=1e-10)
 
@@ -39,6 +40,18 @@ def test_steps_worked_by_hand() -> None:
     later = run_linear_td(Problem(one, 1, 0.5), 2, repetitions=1, rate=0.25, local_steps=2)
     each = [r / 4 + (r - r / 8) / 4 for r in (2, 4)]
     np.testing.assert_allclose(later.ravel(), [np.mean(each)])
+
+
+def test_after_a_merge_clients_know_what_others_have_seen() -> None:
+    """Client 0 is always in state 0, client 1 always in state 1, and each pays 1: all of theta becomes 1 / (1 - 1/2).
+
+    Without merges each client learns half of the table, and the mean is half of that.
+    """
+    stay = np.zeros((2, 2, 2))
+    stay[0, :, 0] = stay[1, :, 1] = 1
+    apart = PerturbedChains(stay, np.zeros(2, int), np.ones((2, 2, 2)))
+    found = run_linear_td(Problem(apart, 2, 0.5), 800, repetitions=3, rate=0.2, local_steps=4)
+    np.testing.assert_allclose(found[-1], 2.0, rtol=0.02)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.2])
