@@ -84,6 +84,13 @@ WORLDS = Registry(
         "hongkong": "fedpohcs.worlds.hongkong.world:HongKong",
         "gym": "fedpohcs.worlds.gym:GymWorld",
         "tabular": "fedpohcs.worlds.tabular:TabularWorlds",
+        "random-mdps": "fedpohcs.worlds.tables:RandomMDPs",
+        "windy-cliffs": "fedpohcs.worlds.tables:WindyCliffs",
+        "perturbed-kernels": "fedpohcs.worlds.tables:PerturbedKernels",
+        "cartpoles": "fedpohcs.worlds.control:CartPoles",
+        "acrobots": "fedpohcs.worlds.control:Acrobots",
+        "pendulums": "fedpohcs.worlds.control:Pendulums",
+        "discrete-mountain-cars": "fedpohcs.worlds.control:DiscreteMountainCars",
     },
 )
 """World classes; see `worlds.base.World`."""
@@ -107,6 +114,8 @@ LEARNERS = Registry(
         "ddpg": "fedpohcs.core.learning:DDPGConfig",
         "td3": "fedpohcs.core.learning:TD3Config",
         "sac": "fedpohcs.core.learning:SACConfig",
+        "qavg": "fedpohcs.core.learning:QAvgConfig",
+        "sarsa": "fedpohcs.core.learning:SarsaConfig",
     },
 )
 """Config classes of local learners, which name their algorithm; see `core.learning.LearningConfig`."""
@@ -260,6 +269,13 @@ PRESETS = Registry(
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",
         "tabular": "fedpohcs.core.presets:tabular",
+        "random-mdps": "fedpohcs.core.presets:random_mdps",
+        "windy-cliffs": "fedpohcs.core.presets:windy_cliffs",
+        "perturbed-kernels": "fedpohcs.core.presets:perturbed_kernels",
+        "cartpoles": "fedpohcs.core.presets:cartpoles",
+        "acrobots": "fedpohcs.core.presets:acrobots",
+        "pendulums": "fedpohcs.core.presets:pendulums",
+        "discrete-mountain-cars": "fedpohcs.core.presets:discrete_mountain_cars",
         "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
         "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
         "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",

@@ -64,6 +64,8 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "ddpg": QUICK_POLICY,
     "td3": QUICK_POLICY,
     "sac": QUICK_POLICY | {"temperature_learning_rate": 0.01},
+    "qavg": {"learning_rate": 0.1},
+    "sarsa": {"learning_rate": 0.1, "inverse_temperature": 5.0},
 }
 MAPS = ("vectorised", "one-by-one")
 CLIENT_PROBES = ("observation", "action", "both")
