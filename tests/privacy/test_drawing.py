@@ -119,7 +119,7 @@ def test_weights_are_equal_unless_a_client_is_always_drawn_and_then_it_counts_fo
     assert drawing(numbers, weights=(1.0,) * 6).select().weights == (1.0, 1.0, 1.0)
     outcome = drawing(numbers | {0: 10.0}, config=replace(IDS, score_bits=8), weights=(1.0,) * 6).select()
     assert outcome.weights == (4.0, 1.0, 1.0)
-    assert (outcome.chosen or ())[0] == 0
+    assert outcome.chosen is not None and outcome.chosen[0] == 0
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
