@@ -263,6 +263,14 @@ def test_settings_that_do_not_fit_are_refused(change: dict[str, Any], text: str)
         check_names(replace(config, **section))
 
 
+@pytest.mark.parametrize("name", ["fedsvrpg-m", "fednpg-admm"])
+def test_learners_that_read_the_last_change_need_its_server(name: str) -> None:
+    config = with_algorithm(preset("tabular"), name)
+    check_names(config)
+    with pytest.raises(UserError, match=f"learner.kind .='{name}'. needs federation.server_optimiser last-change"):
+        check_names(replace(config, federation=replace(config.federation, server_optimiser="adam")))
+
+
 def test_a_server_that_simulates_is_refused_on_flower() -> None:
     from fedpohcs.deploy import require_shared
 

@@ -290,6 +290,8 @@ class PolicyGradientConfig(LearningConfig):
     """Settings of all learners that follow the gradient of whole episodes and have no critic."""
 
     exportable: ClassVar[bool] = True
+    needs_optimiser: ClassVar[str | None] = None
+    """The server optimiser that sends what this learner reads."""
 
     local_iterations: int = 1
     """I, local iterations per round."""
@@ -324,6 +326,7 @@ class FedSVRPGMConfig(PolicyGradientConfig):
     """Local steps with momentum and reduced variance against the policy sent (FedSVRPG-M, Wang et al., 2024)."""
 
     algorithm: ClassVar[str] = "fedpohcs.learners.fedsvrpg_m:FedSVRPGM"
+    needs_optimiser: ClassVar[str | None] = "last-change"
 
     kind: str = "fedsvrpg-m"
     local_iterations: int = 10
@@ -362,6 +365,7 @@ class FedNPGADMMConfig(PolicyGradientConfig):
     """Natural gradients that clients agree on by the alternating direction method (FedNPG-ADMM, Lan et al., 2023)."""
 
     algorithm: ClassVar[str] = "fedpohcs.learners.fednpg_admm:FedNPGADMM"
+    needs_optimiser: ClassVar[str | None] = "last-change"
 
     kind: str = "fednpg-admm"
     penalty: float = 0.1

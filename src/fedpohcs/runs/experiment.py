@@ -307,7 +307,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     optimiser = optimiser_name(config, selector)
     require_known("federation.server_optimiser", optimiser, OPTIMISERS)
     make_optimiser(optimiser, config.server_optimiser)
-    _check_episodes(config)
+    _check_gradients(config, optimiser)
     _check_trust(config, selector)
     _check_personal(config, selector, world)
     if config.privacy != "none":
@@ -329,11 +329,14 @@ def check_acting(config: ExperimentConfig, world: Any) -> None:
         require(tabular, "federation.aggregator", config.federation.aggregator, rule, "Use parameter-mean.")
 
 
-def _check_episodes(config: ExperimentConfig) -> None:
-    """Refuse batches of episodes that the learner has no room for, and a simulated client that does not exist."""
-    if (config.federation.server_optimiser) != "svrpg":
-        return
+def _check_gradients(config: ExperimentConfig, optimiser: str) -> None:
+    """Refuse learners and server optimisers that need each other, and batches for which the learner has no room."""
     settings, kind, n = config.server_optimiser, config.learner.kind, config.federation.num_clients
+    needed = getattr(config.learner, "needs_optimiser", None)
+    rule = f"needs federation.server_optimiser {needed}, not {optimiser}"
+    require(needed in (None, optimiser), "learner.kind", kind, rule)
+    if optimiser != "svrpg":
+        return
     fits = isinstance(config.learner, PolicyGradientConfig)
     rule = f"needs a learner that follows the gradient of whole episodes, which {kind!r} does not"
     require(fits, "federation.server_optimiser", "svrpg", rule, "Use learner.kind gpomdp.")
