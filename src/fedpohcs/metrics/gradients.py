@@ -96,6 +96,6 @@ def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[
 
 
 GRADIENT_NORM = Metric(gradient_norm, reads="modelled", hide="number", prefers="high")
-GRADIENT_SCALE = Metric(gradient_scale, hide="ticket", prefers="high", standardised=True)
-RETURN_GRADIENT = Metric(return_gradient, hide="ticket", prefers="high", standardised=True)
+GRADIENT_SCALE = Metric(gradient_scale, hide="number", prefers="high", standardised=True)
+RETURN_GRADIENT = Metric(return_gradient, hide="number", prefers="high", standardised=True)
 POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)
