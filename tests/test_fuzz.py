@@ -193,13 +193,16 @@ def test_a_damaged_plan_is_read_or_refused(number: int) -> None:
     public, plan = operator.public_key().public_bytes_raw(), new_plan(preset("tabular"), {0: bytes(32)}, 1)
     for generator in cases(number, seed=8):
         damaged = altered(sign_plan(plan, operator), generator)
-        assert attempt(lambda: read_plan(damaged, public), RefusedError)  # noqa: B023
+        try:
+            assert read_plan(damaged, public) == plan  # such as a letter of the signature in upper case
+        except RefusedError:
+            refused += 1
         attempt(lambda: server_plan(damaged), RefusedError)  # noqa: B023
         text = altered(plan.text(), generator)
         signature = operator.sign(TITLE + b"\n" + text).hex().encode()
         signed = b"\n".join((TITLE, LABEL + signature, text))
         refused += attempt(lambda: read_plan(signed, public), RefusedError)  # noqa: B023
-    assert refused > number // 2
+    assert refused > 1.4 * number
 
 
 @CASES
