@@ -428,6 +428,17 @@ def test_settings_that_a_relative_of_ppo_adds_are_documented_with_their_defaults
     assert dict(rows) == {name: repr(getattr(config, name)).replace("'", '"') for name in added}
 
 
+@pytest.mark.parametrize(("kind", "relative"), [("dcpi", "dqn"), ("ddpg", "dqn"), ("td3", "ddpg"), ("sac", "dqn")])
+def test_settings_in_which_a_relative_of_dqn_differs_are_documented_with_their_defaults(
+    kind: str, relative: str
+) -> None:
+    config, usual = vars(learner_class(kind)()), vars(learner_class(relative)())
+    rows = re.findall(rf"^\| `{kind}` \| `(\w+)` \| `(.*?)` \|", read(DOCS / "configuration.md"), flags=re.MULTILINE)
+    differs = {name: value for name, value in config.items() if name not in usual or usual[name] != value}
+    del differs["kind"]
+    assert dict(rows) == {name: repr(value).replace("'", '"') for name, value in differs.items()}
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
 def test_every_setting_is_documented_with_its_default(config: type) -> None:
     section = read(DOCS / "configuration.md").partition(f"## `{config.__name__}`\n")[2].partition("\n## ")[0]

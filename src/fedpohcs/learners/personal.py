@@ -138,6 +138,10 @@ class Personal(Learner):
         """pi(. | s) of the shared policy."""
         return self.inner.distribution(params, observation)
 
+    def arrays(self, params: Params) -> Any:
+        """As the learner's."""
+        return self.inner.arrays(params)
+
 
 def keeps(params: Params, kept: str) -> Any:
     """Which arrays of the parameters a client keeps, as a tree of truth values."""
