@@ -74,7 +74,7 @@ class TemporalDifference(DQN):
         del params
         return np.zeros(0, np.float32)
 
-    def schedule(self, round_number: int) -> Schedule:
+    def schedule(self, round_number: int) -> Any:
         """The learning rate of a round; rounds count from 0."""
         config = self.config
         return Schedule(np.float32(0), np.float32(config.learning_rate * config.learning_rate_decay**round_number))
@@ -129,7 +129,7 @@ class QAvg(TemporalDifference):
 
     config: QAvgConfig  # type: ignore[assignment]
 
-    def schedule(self, round_number: int) -> Schedule:
+    def schedule(self, round_number: int) -> Any:
         """Epsilon and learning rate of a round; rounds count from 0."""
         config = self.config
         epsilon = max(config.epsilon * config.epsilon_decay**round_number, config.epsilon_floor)

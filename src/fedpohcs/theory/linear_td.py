@@ -99,7 +99,7 @@ def run_linear_td(
     require(steps >= local_steps >= 1, "local_steps", local_steps, f"must be at least 1 and at most {steps} steps")
     require(rate > 0, "rate", rate, "must be positive")
     clients = _Clients(problem, repetitions, np.random.default_rng(seed))
-    found = []
+    found, noise = [], np.zeros(0)
     for step in range(steps):
         if step % BLOCK == 0:
             noise = clients.generator.random((BLOCK, 3, repetitions, clients.num_clients))
