@@ -131,9 +131,7 @@ class QAvg(TemporalDifference):
 
     def schedule(self, round_number: int) -> Any:
         """Epsilon and learning rate of a round; rounds count from 0."""
-        config = self.config
-        epsilon = max(config.epsilon * config.epsilon_decay**round_number, config.epsilon_floor)
-        return super().schedule(round_number)._replace(epsilon=np.float32(epsilon))
+        return super().schedule(round_number)._replace(epsilon=DQN.schedule(self, round_number).epsilon)
 
 
 class Shared(NamedTuple):
@@ -203,7 +201,7 @@ class Sarsa(TemporalDifference):
         """r + gamma sum_a' pi(a'|s') Q(s', a'). Nothing follows a terminated step."""
         del online
         following = self._mean_value(target, batch.next_observation)
-        return batch.reward + self.config.discount * jnp.where(batch.terminated, 0.0, following)
+        return self.discounted(batch, following)
 
     def values(self, params: QParams, observation: AnyArray) -> AnyArray:
         """V(s) as the mean action value under the policy."""
