@@ -30,7 +30,7 @@ from fedpohcs.core.config import (
     ServerOptimiserConfig,
     flat_dict,
 )
-from fedpohcs.core.learning import DQNConfig, PPOConfig, learner_class
+from fedpohcs.core.learning import DQNConfig, PPOConfig, QAvgConfig, SarsaConfig, learner_class
 from fedpohcs.core.registries import (
     AGGREGATORS,
     ALGORITHMS,
@@ -52,8 +52,10 @@ from fedpohcs.runs.policy import load_policy
 from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import make_world, world_levels
+from fedpohcs.worlds.control import ControlConfig
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
+from fedpohcs.worlds.tables import PerturbedKernelsConfig, RandomMDPsConfig
 from notebook import run_notebook
 
 ROOT = Path(__file__).parents[1]
@@ -66,9 +68,14 @@ CONFIGS = (
     ServerOptimiserConfig,
     PPOConfig,
     DQNConfig,
+    QAvgConfig,
+    SarsaConfig,
     ModellingConfig,
     TrafficConfig,
     GymConfig,
+    RandomMDPsConfig,
+    PerturbedKernelsConfig,
+    ControlConfig,
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,

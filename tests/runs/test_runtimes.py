@@ -11,7 +11,7 @@ import pytest
 from scipy.special import logsumexp
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.learning import DQNConfig, OffPolicyConfig, as_kind
+from fedpohcs.core.learning import DQNConfig, OffPolicyConfig, QAvgConfig, as_kind, learner_class
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import LEARNERS, WORLDS
 from fedpohcs.execution import make_executor
@@ -38,6 +38,7 @@ def gym(env: str, **changes: Any) -> ExperimentConfig:
 
 SQUASHED = ("ddpg", "td3", "sac")
 TINY: dict[str, Any] = {"replay_size": 8, "hidden_sizes": (8,), "filter_warmup_steps": 500}
+NOT_EXPORTED = {kind for kind in LEARNERS if not learner_class(kind).exportable}
 CONFIGS = {
     "mountain-cars": small("mountain-cars"),
     "tabular": small("tabular"),
@@ -57,15 +58,20 @@ CONFIGS = {
     },
     **{
         kind: small("tabular", learner=as_kind(preset("tabular").learner, kind))
-        for kind in sorted({*LEARNERS} - {"ppo", "dqn", *SQUASHED})
+        for kind in sorted({*LEARNERS} - {"ppo", "dqn", *SQUASHED, *NOT_EXPORTED})
     },
+    "random-mdps": small("random-mdps"),
+    "windy-cliffs": small("windy-cliffs"),
+    **{name: small(name) for name in ("cartpoles", "acrobots", "pendulums", "discrete-mountain-cars")},
+    "perturbed-kernels": small("perturbed-kernels", learner=as_kind(preset("tabular").learner, "ppo")),
 }
 NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}
 
 
 def test_no_world_and_no_learner_is_forgotten() -> None:
     assert {config.world for config in CONFIGS.values()} == set(WORLDS)
-    assert {config.learner.kind for config in CONFIGS.values()} == set(LEARNERS)
+    assert {config.learner.kind for config in CONFIGS.values()} | NOT_EXPORTED == set(LEARNERS)
+    assert sorted(NOT_EXPORTED) == ["sarsa"]
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -93,6 +99,8 @@ def trained_output(executor: LocalExecutor, observation: np.ndarray, client: int
     filtered = learner.filtered(filters, observation)
     if isinstance(executor.config.learner, OffPolicyConfig):
         return np.asarray(apply_layers(params.policy.layers, filtered))
+    if isinstance(executor.config.learner, QAvgConfig):
+        return np.asarray(learner.apply(params.policy.layers, filtered))  # pyright: ignore[reportAttributeAccessIssue]
     found = learner.distribution(params, filtered)
     return np.asarray(found.mean if hasattr(found, "mean") else found.logits)
 

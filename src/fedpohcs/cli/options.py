@@ -41,7 +41,7 @@ class TrainOptions:
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     set: UseAppendAction[tuple[str, ...]] = ()
-    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; other options come after it."""
+    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; options override it."""
     log: str | None = None
     """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     overwrite: bool = False
@@ -98,7 +98,7 @@ class CompareOptions:
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file with the settings, in place of a preset; see `fedpohcs config`."""
     set: UseAppendAction[tuple[str, ...]] = ()
-    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; other options come after it."""
+    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; options override it."""
     overwrite: bool = False
     """Run everything anew. Without it, runs that are complete are kept and others go on where they stopped."""
     jobs: int | None = None
@@ -144,7 +144,7 @@ class ConfigOptions:
     config_file: Annotated[Path | None, arg(name="config")] = None
     """TOML file to start from, in place of a preset."""
     set: UseAppendAction[tuple[str, ...]] = ()
-    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; other options come after it."""
+    """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; options override it."""
 
 
 @dataclass(frozen=True)

@@ -233,8 +233,9 @@ def list_names(arguments: list[str]) -> None:
     }
     for title, entries in sections.items():
         print(f"{title}:")
+        width = max(map(len, entries))
         for name, description in entries.items():
-            print(f"  {name:<21} {description}")
+            print(f"  {name:<{width}}  {description}")
 
 
 def sweep(arguments: list[str]) -> None:

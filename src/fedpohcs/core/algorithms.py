@@ -214,3 +214,44 @@ SCAFFOLD = Algorithm(
 )
 FEDCM = Algorithm("FedAvg with the server's momentum in local steps (Xu et al., 2021).", _with_optimiser("fedcm"))
 QFFL = Algorithm("FedAvg that weighs clients by powers of their loss (Li et al., 2020).", _with_optimiser("qffl"))
+GRADIENT_STEP = {"learning_rate": 1e-3, "beta2": 0.999, "epsilon": 1e-8}
+"""Of Adam on the server; the rate is FedPG-BR's on CartPole."""
+
+
+def _policy_gradient(episodes: int, federation: Settings, **server: Any) -> Settings:
+    """One gradient of so many episodes per client, and steps of Adam on the server."""
+    return _fedavg(
+        learner={"kind": "gpomdp", "episodes": episodes},
+        federation={"server_optimiser": "svrpg", "update_weights": "clients", **federation},
+        server_optimiser={**GRADIENT_STEP, **server},
+    )
+
+
+GPOMDP = Algorithm(
+    "One gradient per client and round, Adam on the server (Baxter and Bartlett, 2001).",
+    _policy_gradient(16, {}, inner_steps=1),
+)
+SVRPG = Algorithm(
+    "GPOMDP with further server steps of reduced variance (Papini et al., 2018).",
+    _policy_gradient(16, {}, inner_steps=3),
+)
+FEDPG_BR = Algorithm(
+    "SVRPG with a Byzantine filter and random batch sizes (Fan et al., 2021).",
+    _policy_gradient(20, {"aggregator": "fedpg-filter"}, inner_steps=0, batch_episodes=(12, 20)),
+)
+FEDSVRPG_M = Algorithm(
+    "Local policy gradients with the server's momentum and reduced variance (Wang et al., 2024).",
+    _fedavg(learner={"kind": "fedsvrpg-m"}, federation={"server_optimiser": "last-change"}),
+)
+MFPO = Algorithm(
+    "Local policy gradients whose momentum is averaged like the weights (Yue et al., 2024).",
+    _fedavg(learner={"kind": "mfpo"}),
+)
+FEDNPG_ADMM = Algorithm(
+    "Natural gradients that clients agree on by ADMM, without Fisher matrices in messages (Lan et al., 2023).",
+    _fedavg(
+        learner={"kind": "fednpg-admm"},
+        federation={"server_optimiser": "last-change", "update_weights": "clients"},
+        server_optimiser={"learning_rate": 0.1},
+    ),
+)

@@ -40,6 +40,12 @@ class FederationConfig:
     """f, the Byzantine clients among those selected that a robust aggregator must tolerate. More need a larger K."""
     change_limit: float = 2.0
     """Of norm-clip: the largest change of an update, in multiples of the median change."""
+    filter_sigma: float = 0.06
+    """Of fedpg-filter: sigma, a bound on the noise of an honest gradient, in units of the change that clients send."""
+    filter_delta: float = 0.6
+    """Of fedpg-filter: delta; a smaller one makes the threshold larger."""
+    filter_episodes: int = 16
+    """Of fedpg-filter: B, the episodes behind a gradient, where no server optimiser draws their number."""
     server_optimiser: str | None = None
     """How the server gets from the aggregated policy to the new one; see `fedpohcs list`. None: as the selector
     recommends, which for most is identity."""
@@ -64,6 +70,7 @@ class FederationConfig:
         rule = f"must not exceed {MOST_CLIENTS}, those that are held out included"
         require(n + self.held_out_clients <= MOST_CLIENTS, "federation.num_clients", n, rule)
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
+        require_positive("federation.", self, "filter_sigma", "filter_delta", "filter_episodes")
         require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
         require(
             k <= d,
@@ -102,6 +109,16 @@ class ServerOptimiserConfig:
     """Of qffl: how much more clients with a low return count. 0: as without it."""
     lipschitz: float = 1.0
     """Of qffl: L, which shortens the step where updates are long, the more the larger q is."""
+    inner_steps: int = 3
+    """Of svrpg: N, the server's steps per round, of which all but the first need episodes that the server plays itself.
+    0: a geometric number with mean (B + b)/b, drawn in every round."""
+    inner_episodes: int = 4
+    """Of svrpg: b, episodes of an inner step."""
+    batch_episodes: tuple[int, ...] | None = None
+    """Of svrpg: B, the episodes that every client plays, is drawn in every round from the first to the second of these
+    numbers. None: learner.episodes."""
+    simulated_client: int | Literal["mixture"] = "mixture"
+    """Of svrpg: whose world the server plays its episodes in: a client's, or that of a client drawn for every step."""
     parts: tuple[str, ...] | None = None
     """Parts of the parameters that it changes, such as policy; the others are averaged. None: all but controls, such
     as the KL coefficient."""
@@ -113,6 +130,14 @@ class ServerOptimiserConfig:
             require_positive(at, self, "learning_rate")
         require_not_negative(at, self, "epsilon", "q", "lipschitz")
         require_fraction(at, self, "learning_rate_decay", "alpha")
+        require_positive(at, self, "inner_episodes")
+        require_not_negative(at, self, "inner_steps")
+        where, span = self.simulated_client, self.batch_episodes
+        rule = "must be an id from 0, or 'mixture'"
+        require(where == "mixture" or where >= 0, f"{at}simulated_client", where, rule)
+        rule = "must be two numbers from 1, the smaller one first"
+        ascending = span is None or (len(span) == 2 and 1 <= span[0] <= span[1])
+        require(ascending, f"{at}batch_episodes", span, rule)
         for name in ("momentum", "beta1", "beta2"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{at}{name}", value, "must be at least 0 and below 1")
@@ -127,7 +152,7 @@ class ModellingConfig:
     episodes: int | None = None
     """Extra episodes that candidates play for their tables. None: tables use the episodes of the evaluation."""
     steps_per_episode: int | None = None
-    """Model only so many first steps of an episode. None: all."""
+    """Model only the first steps of an episode, up to this number. None: all."""
     observation_cell: float = 0.1
     """Width of a state cell, in units of the filtered observation."""
     discretiser: str | None = None
@@ -166,7 +191,7 @@ class ModellingConfig:
 
 @dataclass(frozen=True)
 class ProtectionConfig:
-    """How private selection protects measurements; docs/privacy.md is the specification."""
+    """How private selection protects measurements; docs/privacy-protocol.md is the specification."""
 
     sketch_size: int = 16_384
     """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
@@ -178,7 +203,7 @@ class ProtectionConfig:
     """Returns and gradient norms are clipped to plus and minus this before they are rounded. None: they are not, which
     epsilon does not allow."""
     score_bits: int = 8
-    """A score is rounded to so many bits before it is uploaded."""
+    """Number of bits to which a score is rounded before it is uploaded."""
     min_cohort: int = 5
     """Least number of candidates in a sum: a sum of few candidates hides little."""
     epsilon: float | None = None
@@ -216,10 +241,10 @@ class DefenceConfig:
     """Limits to a Byzantine client's share of the selections; docs/trust.md has the cost of each. Off by default."""
 
     table_clip: float | None = None
-    """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
+    """Scale down tables whose norm exceeds this multiple of the median norm of the candidates' tables. None: off."""
     max_selections: int | None = None
-    """Select a client at most so often in any `window` rounds; beyond, it is no candidate. None: as often as it is
-    chosen."""
+    """Largest number of selections of a client in any `window` rounds; a client that has reached it is no candidate.
+    None: no limit."""
     window: int = 20
     """Rounds over which `max_selections` counts."""
 
@@ -269,8 +294,8 @@ class ExperimentConfig:
     executor: Literal["vectorised", "one-by-one"] = "vectorised"
     """Run clients in parallel, or one after the other to debug."""
     groups: int = 2
-    """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
-    does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
+    """Number of groups into which clients are split. Groups run at the same time if there are enough cores. The default
+    does not depend on the cores, because the last digits of a result depend on the size of a group."""
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or what `protection.release` says, by masks or by
     homomorphic encryption."""

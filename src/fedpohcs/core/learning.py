@@ -117,7 +117,7 @@ class ActorCriticConfig(LearningConfig):
     entropy_coefficient: float = 0.1
     """Weight of the entropy bonus in the first rounds."""
     entropy_decay_rounds: int = 20
-    """The entropy coefficient is divided by 10 every so many rounds."""
+    """Number of rounds after which the entropy coefficient is divided by 10, again and again."""
     critic_learning_rate: float = 1e-3
     """Learning rate of the critic's Adam."""
     critic_epochs: int = 3
@@ -283,6 +283,103 @@ class TRPOConfig(NPGConfig):
         require_positive(AT, self, "line_search_steps")
         factor = self.line_search_factor
         require(0 < factor < 1, "learner.line_search_factor", factor, "must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class PolicyGradientConfig(LearningConfig):
+    """Settings of all learners that follow the gradient of whole episodes and have no critic."""
+
+    exportable: ClassVar[bool] = True
+    needs_optimiser: ClassVar[str | None] = None
+    """The server optimiser that sends what this learner reads."""
+
+    local_iterations: int = 1
+    """I, local iterations per round."""
+    episodes: int = 16
+    """B, episodes of a local iteration; `steps_per_iteration` is not read. A server optimiser may ask for fewer."""
+    learning_rate: float = 1.0
+    """Step along the gradient. With 1 and one local iteration, the change that a client sends is its gradient."""
+    whitening: Literal["episode", "batch"] = "episode"
+    """Where rewards to go get mean 0 and standard deviation 1: within every episode, or over all steps of a batch.
+    Within an episode it is lost which episodes were better."""
+
+    @property
+    def whole_episodes(self) -> int:
+        """Episodes of a local iteration."""
+        return self.episodes
+
+    def _check(self) -> None:
+        require_positive(AT, self, "episodes", "learning_rate")
+
+
+@dataclass(frozen=True)
+class GPOMDPConfig(PolicyGradientConfig):
+    """The policy gradient of one batch of episodes (GPOMDP, Baxter and Bartlett, 2001)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.gpomdp:GPOMDP"
+
+    kind: str = "gpomdp"
+
+
+@dataclass(frozen=True)
+class FedSVRPGMConfig(PolicyGradientConfig):
+    """Local steps with momentum and reduced variance against the policy sent (FedSVRPG-M, Wang et al., 2024)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.fedsvrpg_m:FedSVRPGM"
+    needs_optimiser: ClassVar[str | None] = "last-change"
+
+    kind: str = "fedsvrpg-m"
+    local_iterations: int = 10
+    """I, local iterations per round."""
+    learning_rate: float = 0.05
+    """eta, of every local step."""
+    beta: float = 0.5
+    """Share of the gradient itself in a step; the rest is the server's direction, corrected. 1: plain local steps."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_fraction(AT, self, "beta")
+
+
+@dataclass(frozen=True)
+class MFPOConfig(PolicyGradientConfig):
+    """Local steps with momentum that is averaged like the weights (MFPO, Yue et al., 2024)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.mfpo:MFPO"
+
+    kind: str = "mfpo"
+    local_iterations: int = 10
+    """I, local iterations per round."""
+    learning_rate: float = 0.05
+    """alpha, of every local step."""
+    momentum: float = 0.5
+    """nu, the share of the last direction, corrected, that the next one keeps. 0: plain local steps."""
+
+    def _check(self) -> None:
+        super()._check()
+        require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class FedNPGADMMConfig(PolicyGradientConfig):
+    """Natural gradients that clients agree on by the alternating direction method (FedNPG-ADMM, Lan et al., 2023)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.fednpg_admm:FedNPGADMM"
+    needs_optimiser: ClassVar[str | None] = "last-change"
+
+    kind: str = "fednpg-admm"
+    penalty: float = 0.1
+    """rho, which holds the direction of a client near the common one, and damps the Fisher matrix."""
+    conjugate_steps: int = 15
+    """Steps of conjugate gradients."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "penalty", "conjugate_steps")
+        rule = "must be 1: a round is one step of the alternating direction method"
+        require(self.local_iterations == 1, "learner.local_iterations", self.local_iterations, rule)
+        rule = "must be 1: server_optimiser.learning_rate is the length of the step"
+        require(self.learning_rate == 1, "learner.learning_rate", self.learning_rate, rule)
 
 
 @dataclass(frozen=True)
@@ -483,6 +580,77 @@ class SACConfig(SquashedConfig):
     def acting(self) -> dict[str, Any]:
         """Outputs are means and logarithms of standard deviations of a normal distribution before the tanh."""
         return {"squash": "normal"}
+
+
+@dataclass(frozen=True)
+class TDConfig(LearningConfig):
+    """Settings of temporal-difference learners that step through episodes, without a replay buffer."""
+
+    hidden_sizes: tuple[int, ...] = ()
+    """Tanh layers of the network. Empty: linear, without bias, a table where observations are one-hot."""
+    local_iterations: int = 4
+    """I, local iterations per round."""
+    steps_per_iteration: int = 256
+    """Whole episodes are collected until there are more steps than this."""
+    filter_observations: bool = False
+    filter_rewards: bool = False
+    filter_warmup_steps: int = 0
+    learning_rate: float = 0.1
+    """Rate of every step: Q(s,a) <- Q(s,a) + rate (target - Q(s,a)) in a table."""
+    learning_rate_decay: float = 1.0
+    """Decay factor per round."""
+
+    def _check(self) -> None:
+        require_positive(AT, self, "learning_rate")
+        require_fraction(AT, self, "learning_rate_decay")
+
+    def check_actions(self, actions: ContinuousActions | DiscreteActions) -> None:
+        """Action values need discrete actions."""
+        discrete = isinstance(actions, DiscreteActions)
+        require(discrete, "learner.kind", self.kind, "needs a world with discrete actions", "Use ppo.")
+
+
+@dataclass(frozen=True)
+class QAvgConfig(TDConfig):
+    """QAvg (Jin et al., 2022) on samples: Q-learning step by step; discrete actions."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.temporal_difference:QAvg"
+    exportable: ClassVar[bool] = True
+    double: ClassVar[bool] = False
+
+    kind: str = "qavg"
+    epsilon: float = 1.0
+    """Probability of a random action in training, at the start."""
+    epsilon_decay: float = 0.9
+    """Decay factor per round."""
+    epsilon_floor: float = 0.05
+
+    def _check(self) -> None:
+        super()._check()
+        require_fraction(AT, self, "epsilon", "epsilon_decay", "epsilon_floor")
+
+    def acting(self) -> dict[str, Any]:
+        """Outputs are action values: draws are epsilon-greedy, not from a softmax."""
+        return {"epsilon": self.epsilon_floor}
+
+
+@dataclass(frozen=True)
+class SarsaConfig(TDConfig):
+    """FedSARSA (Zhang et al., 2024): SARSA step by step with the policy softmax(L Q); discrete actions."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.temporal_difference:Sarsa"
+
+    kind: str = "sarsa"
+    inverse_temperature: float = 1.0
+    """L: the policy is softmax(L Q). 0: always uniform, which makes it FedTD."""
+    action_classes: int | None = None
+    """Actions with the same remainder by this number share their values. None: every action has its own."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_not_negative(AT, self, "inverse_temperature")
+        if self.action_classes is not None:
+            require_positive(AT, self, "action_classes")
 
 
 def learner_class(kind: str) -> type[LearningConfig]:

@@ -84,6 +84,13 @@ WORLDS = Registry(
         "hongkong": "fedpohcs.worlds.hongkong.world:HongKong",
         "gym": "fedpohcs.worlds.gym:GymWorld",
         "tabular": "fedpohcs.worlds.tabular:TabularWorlds",
+        "random-mdps": "fedpohcs.worlds.tables:RandomMDPs",
+        "windy-cliffs": "fedpohcs.worlds.tables:WindyCliffs",
+        "perturbed-kernels": "fedpohcs.worlds.tables:PerturbedKernels",
+        "cartpoles": "fedpohcs.worlds.control:CartPoles",
+        "acrobots": "fedpohcs.worlds.control:Acrobots",
+        "pendulums": "fedpohcs.worlds.control:Pendulums",
+        "discrete-mountain-cars": "fedpohcs.worlds.control:DiscreteMountainCars",
     },
 )
 """World classes; see `worlds.base.World`."""
@@ -98,11 +105,17 @@ LEARNERS = Registry(
         "a2c": "fedpohcs.core.learning:A2CConfig",
         "npg": "fedpohcs.core.learning:NPGConfig",
         "trpo": "fedpohcs.core.learning:TRPOConfig",
+        "gpomdp": "fedpohcs.core.learning:GPOMDPConfig",
+        "fedsvrpg-m": "fedpohcs.core.learning:FedSVRPGMConfig",
+        "mfpo": "fedpohcs.core.learning:MFPOConfig",
+        "fednpg-admm": "fedpohcs.core.learning:FedNPGADMMConfig",
         "dqn": "fedpohcs.core.learning:DQNConfig",
         "dcpi": "fedpohcs.core.learning:DCPIConfig",
         "ddpg": "fedpohcs.core.learning:DDPGConfig",
         "td3": "fedpohcs.core.learning:TD3Config",
         "sac": "fedpohcs.core.learning:SACConfig",
+        "qavg": "fedpohcs.core.learning:QAvgConfig",
+        "sarsa": "fedpohcs.core.learning:SarsaConfig",
     },
 )
 """Config classes of local learners, which name their algorithm; see `core.learning.LearningConfig`."""
@@ -164,6 +177,7 @@ AGGREGATORS = Registry(
         "krum": "fedpohcs.server.aggregation.krum:KRUM",
         "multi-krum": "fedpohcs.server.aggregation.krum:MULTI_KRUM",
         "norm-clip": "fedpohcs.server.aggregation.norm_clip:NORM_CLIP",
+        "fedpg-filter": "fedpohcs.server.aggregation.fedpg_filter:FEDPG_FILTER",
     },
 )
 """Instances of `Aggregator`."""
@@ -180,6 +194,8 @@ OPTIMISERS = Registry(
         "scaffold": "fedpohcs.server.optimisers.scaffold:scaffold",
         "fedcm": "fedpohcs.server.optimisers.fedcm:fedcm",
         "qffl": "fedpohcs.server.optimisers.qffl:qffl",
+        "svrpg": "fedpohcs.server.optimisers.svrpg:svrpg",
+        "last-change": "fedpohcs.server.optimisers.last_change:last_change",
     },
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
@@ -211,6 +227,12 @@ ALGORITHMS = Registry(
         "scaffold": "fedpohcs.core.algorithms:SCAFFOLD",
         "fedcm": "fedpohcs.core.algorithms:FEDCM",
         "qffl": "fedpohcs.core.algorithms:QFFL",
+        "gpomdp": "fedpohcs.core.algorithms:GPOMDP",
+        "svrpg": "fedpohcs.core.algorithms:SVRPG",
+        "fedpg-br": "fedpohcs.core.algorithms:FEDPG_BR",
+        "fedsvrpg-m": "fedpohcs.core.algorithms:FEDSVRPG_M",
+        "mfpo": "fedpohcs.core.algorithms:MFPO",
+        "fednpg-admm": "fedpohcs.core.algorithms:FEDNPG_ADMM",
     },
 )
 """Instances of `Algorithm`: named bundles of settings. A selector's name stands for the selector alone."""
@@ -224,6 +246,12 @@ ATTACKS = Registry(
         "noisy-update": "fedpohcs.execution.attacked:NOISY_UPDATE",
         "nan-update": "fedpohcs.execution.attacked:NAN_UPDATE",
         "zero-update": "fedpohcs.execution.attacked:ZERO_UPDATE",
+        "zero-gradient": "fedpohcs.execution.attacked:ZERO_GRADIENT",
+        "uniform-noise": "fedpohcs.execution.attacked:UNIFORM_NOISE",
+        "colluding": "fedpohcs.execution.attacked:COLLUDING",
+        "random-action": "fedpohcs.execution.attacked:RANDOM_ACTION",
+        "flipped-reward": "fedpohcs.execution.attacked:FLIPPED_REWARD",
+        "shuffled-rewards": "fedpohcs.execution.attacked:SHUFFLED_REWARDS",
     },
 )
 """Instances of `Attack`."""
@@ -241,6 +269,13 @@ PRESETS = Registry(
         "walkers": "fedpohcs.core.presets:walkers",
         "gym": "fedpohcs.core.presets:gym",
         "tabular": "fedpohcs.core.presets:tabular",
+        "random-mdps": "fedpohcs.core.presets:random_mdps",
+        "windy-cliffs": "fedpohcs.core.presets:windy_cliffs",
+        "perturbed-kernels": "fedpohcs.core.presets:perturbed_kernels",
+        "cartpoles": "fedpohcs.core.presets:cartpoles",
+        "acrobots": "fedpohcs.core.presets:acrobots",
+        "pendulums": "fedpohcs.core.presets:pendulums",
+        "discrete-mountain-cars": "fedpohcs.core.presets:discrete_mountain_cars",
         "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
         "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
         "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",
@@ -276,6 +311,9 @@ STORED_TYPES = Registry(
         "agent-params": "fedpohcs.learners.networks:AgentParams",
         "actor-critic-params": "fedpohcs.learners.networks:ActorCriticParams",
         "policy-params": "fedpohcs.learners.networks:PolicyParams",
+        "policy-only-params": "fedpohcs.learners.networks:PolicyOnlyParams",
+        "momentum-params": "fedpohcs.learners.networks:MomentumParams",
+        "fednpg-admm-memory": "fedpohcs.learners.fednpg_admm:Memory",
         "dense": "fedpohcs.learners.networks:Dense",
         "ppo-optimisers": "fedpohcs.learners.ppo:OptimiserState",
         "fedkl-memory": "fedpohcs.learners.fedkl:Memory",

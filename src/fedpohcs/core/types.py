@@ -62,6 +62,7 @@ class CandidateMetrics(NamedTuple):
     bad: tuple[BadReply, ...] = ()  # replies that were left out
     private: bool = False  # columns are scores of private selection, [C] each; NaN: the client sent none
     chosen: ClientIds | None = None  # the clients that the candidates chose themselves; then there are no columns
+    chosen_weight: Vector | None = None  # of the update of each of them, where the candidates drew them
 
     def column(self, name: str) -> Any:
         """One metric of every client; refused if it was not measured."""

@@ -39,6 +39,12 @@ def require_masked(config: ExperimentConfig) -> None:
 
 
 def require_shared(config: ExperimentConfig) -> None:
-    """Refuse personal weights, which nodes do not keep."""
+    """Refuse personal weights, which nodes do not keep, and server optimisers that simulate clients."""
     kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
     require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")
+    from fedpohcs.server.optimisers import OPTIMISERS, make_optimiser
+
+    name = config.federation.server_optimiser
+    simulates = name in OPTIMISERS and make_optimiser(str(name), config.server_optimiser).simulates
+    rule = "lets the server play episodes in the worlds of clients, which on Flower it does not have"
+    require(not simulates, "federation.server_optimiser", name, rule, "Use fedpohcs train, or one inner step.")

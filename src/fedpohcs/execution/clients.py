@@ -11,7 +11,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
-from fedpohcs.core.registries import OPTIMISERS, SELECTORS
+from fedpohcs.core.registries import ATTACKS, OPTIMISERS, SELECTORS
 from fedpohcs.core.steering import next_control
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import finite_clients, same_form, take_clients
@@ -28,7 +28,7 @@ from fedpohcs.core.types import (
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
 from fedpohcs.learners.base import Broadcast, Learner
-from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
+from fedpohcs.learners.client import ClientProgram, PlayResult, Poison, TrainingResult
 from fedpohcs.learners.personal import client_learner
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
@@ -85,6 +85,12 @@ def keeps_controls(config: ExperimentConfig) -> bool:
     return name in OPTIMISERS and make_optimiser(name, config.server_optimiser).controls
 
 
+def poison_of(config: ExperimentConfig) -> Poison | None:
+    """How the Byzantine clients of a config spoil their episodes; None if they do not."""
+    attack = ATTACKS.get(config.attack.kind or "")
+    return attack.forge() if attack is not None and attack.about == "episodes" else None
+
+
 def initial_params(learner: Learner, seed: int) -> Params:
     """The weights that a run starts with."""
     return jax.tree.map(np.asarray, learner.init_params(device_key(seed, Purpose.INITIAL_WEIGHTS)))
@@ -116,7 +122,11 @@ class LocalExecutor(ABC):
         self.world = make_world(config)
         self.learner = client_learner(config, self.world)
         self.program = ClientProgram(
-            self.learner, config.federation.evaluation_episodes, config.filter_weight, keeps_controls(config)
+            self.learner,
+            config.federation.evaluation_episodes,
+            config.filter_weight,
+            keeps_controls(config),
+            poison_of(config),
         )
         self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
@@ -153,7 +163,9 @@ class LocalExecutor(ABC):
         """Play episodes. The result has no trajectories; `remember` gets those of each client."""
 
     @abstractmethod
-    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
+    def _train(
+        self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
+    ) -> TrainingResult:
         """Local training of the clients, in their order; a client that could not train has made no steps."""
 
     def close(self) -> None:  # noqa: B027  nothing to end is the common case
@@ -198,22 +210,33 @@ class LocalExecutor(ABC):
             filters=take_clients(result.filters, sound),
             memory=take_clients(result.memory, sound),
         )
-        info = {name: value.astype(float) for name, value in result.info._asdict().items()}
-        if result.num_lost is not None:
-            info["lost_episodes"] = result.num_lost.astype(float)
-        return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
+        return _updates(clients, result)
+
+    def simulate(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
+    ) -> ClientUpdates:
+        """Local training with draws of its own, of which the clients know nothing: the server simulates it."""
+        return _updates(clients, self.rehearse(params, round_number, clients, extra, attempt))
 
     def rehearse(
-        self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA, attempt: int = 0
     ) -> TrainingResult:
-        """The local training of a round, which the clients do not remember: `train` gives the same result."""
-        seed = self.config.seed
+        """The local training of a round, which the clients do not remember: `train` gives the same result.
+
+        Every other attempt than 0 has draws of its own.
+        """
+        seed, purpose = self.config.seed, Purpose.SIMULATION if attempt else Purpose.SHUFFLING
+        more = (attempt,) if attempt else ()
         draws = self.clients.on_host(
-            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
+            lambda client: self.learner.draws(host_generator(seed, purpose, round_number, client, *more)),
             [int(client) for client in clients],
         )
         sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
-        return self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
+        if attempt:
+            key = jax.random.fold_in(device_key(seed, Purpose.SIMULATION, round_number), attempt)
+            sent = sent._replace(key=key)
+        stacked = jax.tree.map(lambda *rows: np.stack(rows), *draws)
+        return self._train(sent, round_number, clients, stacked, attempt)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Measure on the episodes of the latest evaluation if possible, which costs no environment steps."""
@@ -327,6 +350,14 @@ class LocalExecutor(ABC):
     def _stacked(self, trajectories: list[Trajectory]) -> Trajectory:
         """Stack the episodes of several clients along a leading client axis."""
         return jax.tree.map(lambda *rows: np.stack(rows), *trajectories)
+
+
+def _updates(clients: ClientIds, result: TrainingResult) -> ClientUpdates:
+    """What the server sees of local training."""
+    info = {name: value.astype(float) for name, value in result.info._asdict().items()}
+    if result.num_lost is not None:
+        info["lost_episodes"] = result.num_lost.astype(float)
+    return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
 
 
 def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]:

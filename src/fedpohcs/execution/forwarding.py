@@ -31,6 +31,12 @@ class ForwardingExecutor:
         """What the clients of the executor within learn."""
         return self.within.train(params, round_number, clients, extra)
 
+    def simulate(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
+    ) -> ClientUpdates:
+        """What the server simulates with the executor within."""
+        return self.within.simulate(params, round_number, clients, extra, attempt)
+
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """What the clients of the executor within play."""
         return self.within.evaluate(params, round_number, clients)

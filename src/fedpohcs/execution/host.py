@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.randomness import Purpose
+from fedpohcs.core.randomness import Purpose, host_generator
+from fedpohcs.core.steering import BYZANTINE, EPISODES
 from fedpohcs.core.trajectory import Status, Trajectory, position_in_episode
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
@@ -78,20 +79,24 @@ class HostExecutor(LocalExecutor):
             num_lost=np.array([one.num_lost for one in played]),
         )
 
-    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
+    def _train(
+        self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
+    ) -> TrainingResult:
         """Every local iteration collects for all clients that can play, then updates all."""
         start = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
         now = Progress(start, *take_clients((self.state.filters, self.state.memory), clients))
-        episodes, steps = self.config.learner.whole_episodes, self.config.learner.steps_per_iteration
-        quota = Quota(min_steps=steps) if episodes is None else Quota(episodes=episodes)
+        quota, iterations = self._training_quota(sent), self.config.learner.local_iterations
         steps, num_lost = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
         able, info = np.ones(len(clients), bool), None
-        for iteration in range(self.config.learner.local_iterations):
+        for iteration in range(iterations):
             trajectories = [empty_trajectory(self.world)] * len(clients)
             some, own_params = clients[able], take_clients(now.params, able)
+            own_params = self._acting(sent, some, own_params)
             order = PlayOrder(own_params, Purpose.TRAINING, round_number, some, take_clients(now.filters, able), 0)
-            for index, one in zip(np.flatnonzero(able), self._collect(order, quota, iteration), strict=True):
-                trajectories[index] = one.trajectory
+            played = self._collect(order, quota, attempt * iterations + iteration)
+            for index, one in zip(np.flatnonzero(able), played, strict=True):
+                key = (round_number, int(clients[index]), attempt * iterations + iteration)
+                trajectories[index] = self._poisoned(sent, one.trajectory, *key)
                 able[index] = one.failure is None
                 num_lost[index] += one.num_lost
             drawn = jax.tree.map(lambda x: x[:, iteration], draws)  # noqa: B023
@@ -100,6 +105,33 @@ class HostExecutor(LocalExecutor):
             steps += learned.steps
         assert info is not None  # there is at least one local iteration
         return TrainingResult(*now, np.where(able, steps, 0), info, num_lost)  # pyright: ignore[reportArgumentType]
+
+    def _acting(self, sent: Broadcast, clients: ClientIds, params: Params) -> Params:
+        """The weights with which the clients play to learn; see `ClientProgram`."""
+        poison = self.program.poison
+        if poison is None or not poison.blind or BYZANTINE not in sent.extra:
+            return params
+        honest = ~sent.extra[BYZANTINE][clients]
+        return jax.tree.map(lambda x: x * honest.reshape(-1, *[1] * (x.ndim - 1)).astype(x.dtype), params)
+
+    def _poisoned(
+        self, sent: Broadcast, trajectory: Trajectory, round_number: int, client: int, iteration: int
+    ) -> Trajectory:
+        """The episodes that a client learns from; see `ClientProgram`."""
+        poison = self.program.poison
+        if poison is None or poison.reward is None or not sent.extra.get(BYZANTINE, np.zeros(client + 1))[client]:
+            return trajectory
+        generator = host_generator(self.config.seed, Purpose.ATTACK, round_number, client + 1, iteration)
+        noise = generator.random(trajectory.reward.shape, np.float32)
+        return trajectory._replace(reward=poison.reward(trajectory.reward, trajectory.valid, noise))
+
+    def _training_quota(self, sent: Broadcast) -> Quota:
+        """The episodes of a local iteration: a number, which the server may lower, or a number of steps."""
+        most = self.config.learner.whole_episodes
+        if most is None:
+            return Quota(min_steps=self.config.learner.steps_per_iteration)
+        episodes = min(most, int(sent.extra.get(EPISODES, most)))
+        return Quota(episodes=episodes, steps_per_episode=self.world.horizon)
 
     def _learn(
         self, sent: Broadcast, clients: ClientIds, now: Progress, played: list[Trajectory], draws: Any

@@ -43,8 +43,10 @@ class InProcessExecutor(LocalExecutor):
                     remember(client, jax.tree.map(lambda x: x[:, position], part.result.trajectory))  # noqa: B023
         return joined([Chunk(part.clients, part.result._replace(trajectory=None)) for part in chunks])
 
-    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
-        del round_number
+    def _train(
+        self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
+    ) -> TrainingResult:
+        del round_number, attempt  # the key that is sent has them
         env, filters, memory = take_clients((self.population, self.state.filters, self.state.memory), clients)
         own = (ClientInputs(clients, env, filters), memory, draws)
         return joined(self.clients.run_chunks(ClientProgram.train, self.program, sent, own, clients))

@@ -73,6 +73,21 @@ class ActorCriticParams(NamedTuple):
     critic: Any  # as the policy's layers
 
 
+class PolicyOnlyParams(NamedTuple):
+    """All that is federated of a learner without a critic."""
+
+    policy: PolicyParams
+
+
+class MomentumParams(NamedTuple):
+    """All that is federated of a learner whose direction is averaged like its weights."""
+
+    policy: PolicyParams
+    direction: PolicyParams  # of the latest step
+
+    controls = ("direction",)  # no server optimiser changes it
+
+
 def init_layers(key: AnyArray, sizes: Sequence[int]) -> tuple[Dense, ...]:
     """Glorot-normal kernels, zero biases."""
     import jax

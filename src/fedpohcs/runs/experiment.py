@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
+from fedpohcs.core.learning import PolicyGradientConfig
 from fedpohcs.core.processes import refuse_while_importing
 from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
@@ -306,6 +307,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     optimiser = optimiser_name(config, selector)
     require_known("federation.server_optimiser", optimiser, OPTIMISERS)
     make_optimiser(optimiser, config.server_optimiser)
+    _check_gradients(config, optimiser)
     _check_trust(config, selector)
     _check_personal(config, selector, world)
     if config.privacy != "none":
@@ -325,6 +327,25 @@ def check_acting(config: ExperimentConfig, world: Any) -> None:
         tabular = isinstance(world.actions, DiscreteActions) and not config.learner.hidden_sizes
         rule = "needs a tabular policy: discrete actions and no hidden layers"
         require(tabular, "federation.aggregator", config.federation.aggregator, rule, "Use parameter-mean.")
+
+
+def _check_gradients(config: ExperimentConfig, optimiser: str) -> None:
+    """Refuse learners and server optimisers that need each other, and batches for which the learner has no room."""
+    settings, kind, n = config.server_optimiser, config.learner.kind, config.federation.num_clients
+    needed = getattr(config.learner, "needs_optimiser", None)
+    rule = f"needs federation.server_optimiser {needed}, not {optimiser}"
+    require(needed in (None, optimiser), "learner.kind", kind, rule)
+    if optimiser != "svrpg":
+        return
+    fits = isinstance(config.learner, PolicyGradientConfig)
+    rule = f"needs a learner that follows the gradient of whole episodes, which {kind!r} does not"
+    require(fits, "federation.server_optimiser", "svrpg", rule, "Use learner.kind gpomdp.")
+    most = max(settings.inner_episodes, *(settings.batch_episodes or (1,)))
+    rule = f"must be at least {most}, the most episodes that server_optimiser asks for"
+    episodes: int = getattr(config.learner, "episodes", most)
+    require(episodes >= most, "learner.episodes", episodes, rule)
+    where, rule = settings.simulated_client, f"must be below federation.num_clients (={n})"
+    require(where == "mixture" or where < n, "server_optimiser.simulated_client", where, rule)
 
 
 def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) -> None:
@@ -377,10 +398,11 @@ def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
     rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
     scores = any(find_metric(name).prefers for name in requires) or (tables and config.privacy != "none")
     scores = scores and (config.privacy == "none" or config.protection.release == "scores")
-    require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
-    rule = f"is for attacks on updates: when clients send {about}s, none is selected yet"
+    sent = {"table": tables, "score": scores, "update": True, "episodes": True}[about]
+    require(sent, "attack.kind", kind, rule)
+    rule = f"is for attacks on updates or episodes: when clients send {about}s, none is selected yet"
     everyone = config.attack.clients != "one-selected"
-    require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
+    require(everyone or about in ("update", "episodes"), "attack.clients", config.attack.clients, rule, "Name ids.")
 
 
 WEIGHT_RATIO = 1.5  # of the largest q_n to the smallest; then any cohort passes `privacy.terms.check_invitation`
@@ -397,15 +419,10 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
         require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")
-    if hidden_as(selector.requires, "number", "ticket"):
+    if hidden_as(selector.requires, "number"):
         bounded = protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
         require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
-    remembers = bool(hidden_as(selector.requires, "ticket")) and not asks_every_candidate(selector)
-    rule = (
-        f"remembers numbers, but with privacy {config.privacy!r} clients send a ticket that is drawn anew every round"
-    )
-    require(not remembers, "selector", config.selector, rule)
     if tables:
         _check_hidden_table(config, selector, tables)
     if selector.requires and protection.release == "ids":

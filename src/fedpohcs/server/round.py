@@ -15,6 +15,7 @@ from fedpohcs.core.types import (
     ClientIds,
     ClientUpdates,
     Evaluation,
+    Extra,
     Params,
     RoundRecord,
     ServerState,
@@ -25,6 +26,7 @@ from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.candidates import client_weight, draw_candidates
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
+from fedpohcs.server.optimisers.base import Simulate
 from fedpohcs.server.optimisers.checks import arrays_to_send
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updates
@@ -60,16 +62,19 @@ def run_round(
         else:
             selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
-        extra = arrays_to_send(optimiser, state.optimiser)
+        extra = arrays_to_send(optimiser, state.optimiser, host_generator(seed, Purpose.SERVER, state.round))
         updates = executor.train(state.params, state.round, selection.client, extra)
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
         if selector.observe is not None:
             selector_state = selector.observe(selector_state, updates, state.params)
     with clock.phase("aggregate"):
         weight = update_weight(updates, question.weight, federation, selection)
-        aggregation = aggregate(state.params, updates, weight, federation, selection.total)
+        aggregation = aggregate(state.params, updates, weight, federation, selection.total, extra)
         returns = np.full(executor.num_clients, np.nan) if state.returns is None else state.returns
-        params, optimiser_state = optimise(optimiser, state.optimiser, state.params, aggregation, returns)
+        generator, simulate = host_generator(seed, Purpose.SERVER, state.round, 1), simulation(executor, state.round)
+        params, optimiser_state = optimise(
+            optimiser, state.optimiser, state.params, aggregation, returns, extra, generator, simulate
+        )
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
@@ -112,6 +117,16 @@ def evaluate_start(
     record = record._replace(bad_replies=(*evaluation.bad, *held_out.bad), held_out=held_out)
     name_bad_replies(record)
     return record
+
+
+def simulation(executor: Executor, round_number: int) -> Simulate:
+    """Training in the worlds of clients that a server optimiser may do itself in this round."""
+
+    def simulate(params: Params, clients: ClientIds, extra: Extra, attempt: int) -> ClientUpdates:
+        updates = executor.simulate(params, round_number, clients, extra, attempt)
+        return sound_updates(updates, clients, params, executor.most_steps.train)
+
+    return simulate
 
 
 def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> Evaluation:

@@ -37,9 +37,9 @@ class Selector(NamedTuple):
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
     private: bool = False  # it needs Delta_n only, so it works with private selection
-    prefers: Literal["high", "low"] | None = None
-    """It takes the K candidates with the highest or lowest value of its one metric, so that candidates can choose
-    themselves in private selection. None: it needs the values."""
+    prefers: Literal["high", "low", "proportional"] | None = None
+    """It takes the K candidates with the highest or lowest value of its one metric, or draws them in proportion to it,
+    so that candidates can choose themselves in private selection. None: it needs the values."""
     observe: Callable[[Any, ClientUpdates, Params], Any] | None = None  # (state, updates, previous policy) -> state
     optimiser: str = "identity"  # the server optimiser that goes with it, unless the config names another
     name: str = ""  # under which it is registered; `make_selector` fills it in
