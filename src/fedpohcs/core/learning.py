@@ -673,7 +673,7 @@ def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
 def kept_across_kinds(old: str, new: str) -> list[str]:
     """Settings that stay when a config changes to another kind: those of all learners, or of a family of learners."""
     before, after = learner_class(old), learner_class(new)
-    kept = {"network", "hidden_sizes", "discount", "observation_clip", "reward_clip"}
+    kept = {"network", "hidden_sizes", "discount", "observation_clip", "reward_clip", "reward_statistic"}
     kept |= {field.name for field in fields(LearningConfig) if field.name.startswith("filter_")}
     common = next(base for base in before.__mro__ if issubclass(after, base))
     if common is not LearningConfig:
