@@ -79,12 +79,12 @@ class TemporalDifference(DQN):
         config = self.config
         return Schedule(np.float32(0), np.float32(config.learning_rate * config.learning_rate_decay**round_number))
 
-    def draws(self, generator: np.random.Generator) -> np.ndarray:
+    def draws(self, generator: np.random.Generator) -> Any:
         """Nothing is drawn."""
         del generator
         return np.zeros((self.config.local_iterations, 0), np.float32)
 
-    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> IterationResult:
+    def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """One step of semi-gradient descent per time step; several lanes share it."""
         del draws
         filters = self.observe(now.filters, trajectory)
