@@ -52,6 +52,15 @@ class FederationConfig:
     personal: Literal["none", "critic", "last-layer", "all"] = "none"
     """Weights that each client keeps for itself, and which the mean of the others does not change: the critic, the last
     layer of the policy, or all, so that every client learns alone."""
+    filters: Literal["own", "shared"] = "own"
+    """Each client rescales observations and rewards by its own statistics, or all by those of all clients together,
+    which are pooled after every training and evaluation."""
+    pooled: bool = False
+    """One learner trains on the episodes of all clients, and no updates are averaged: the centralised reference. It
+    plays as many steps per round as K clients train on. Needs shared filters and the selector full."""
+    finetune_iterations: int = 0
+    """Local iterations of every client after the last round, from the final policy; the returns that the clients then
+    reach are stored beside those of that policy. 0: none."""
     held_out_clients: int = 0
     """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
     held_out_placement: Placement = "between"
@@ -64,7 +73,7 @@ class FederationConfig:
         rule = f"must not exceed {MOST_CLIENTS}, those that are held out included"
         require(n + self.held_out_clients <= MOST_CLIENTS, "federation.num_clients", n, rule)
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
-        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
+        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients", "finetune_iterations")
         require(
             k <= d,
             "federation.num_selected",
@@ -73,6 +82,9 @@ class FederationConfig:
             "Sample more or train fewer.",
         )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
+        rule, remedy = "needs federation.filters 'shared' and federation.personal 'none'", "Use --algorithm pooled."
+        plain = self.filters == "shared" and self.personal == "none"
+        require(plain or not self.pooled, "federation.pooled", self.pooled, rule, remedy)
         if self.client_weights is not None:
             weights = self.client_weights
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")

@@ -184,6 +184,8 @@ ALGORITHMS = Registry(
     "algorithm",
     {
         "local": "fedpohcs.core.algorithms:LOCAL",
+        "pooled": "fedpohcs.core.algorithms:POOLED",
+        "finetuned": "fedpohcs.core.algorithms:FINETUNED",
         "fedper": "fedpohcs.core.algorithms:FEDPER",
         "fedprox": "fedpohcs.core.algorithms:FEDPROX",
         "fedkl": "fedpohcs.core.algorithms:FEDKL",
@@ -261,6 +263,7 @@ STORED_TYPES = Registry(
         "remote-clients": "fedpohcs.server.protocols:RemoteClients",
         "filters": "fedpohcs.learners.filters:Filters",
         "own-weights": "fedpohcs.learners.personal:Own",
+        "shared-filters": "fedpohcs.learners.shared_filters:SharedFilters",
         "moments": "fedpohcs.learners.filters:Moments",
         "agent-params": "fedpohcs.learners.networks:AgentParams",
         "actor-critic-params": "fedpohcs.learners.networks:ActorCriticParams",

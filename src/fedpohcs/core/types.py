@@ -153,6 +153,7 @@ class RoundRecord(NamedTuple):
     capped: ClientIds = np.arange(0)  # sampled clients that are no candidates because they have reached the cap
     bad_replies: tuple[BadReply, ...] = ()  # replies that were left out
     held_out: Evaluation = NOT_EVALUATED  # of clients that never train
+    finetuned: Evaluation = NOT_EVALUATED  # of all clients after further local iterations; last round only
 
 
 class Reference(NamedTuple):

@@ -25,11 +25,14 @@ from fedpohcs.core.types import (
     Params,
     Vector,
 )
+from fedpohcs.execution.finetuning import finetuned_evaluation
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
+from fedpohcs.execution.pooled import MixtureBatch, train_on_mixture
 from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
 from fedpohcs.learners.personal import client_learner
+from fedpohcs.learners.shared_filters import pool_filters
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.optimisers import make_optimiser
@@ -75,6 +78,8 @@ class Snapshot(NamedTuple):
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
     """Largest numbers of steps of one client, in the training of a round and in an evaluation."""
     training = config.learner.local_iterations * learner.batch_length
+    if config.federation.pooled:
+        training = MixtureBatch.of(config, learner).most_steps
     return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
 
 
@@ -139,6 +144,7 @@ class LocalExecutor(ABC):
             if len(clients):
                 filters = take_clients(self.state.filters, clients)
                 self._store(clients, filters=self._warm_up(self.initial_params(), clients, filters))
+        self._share_filters()
 
     @abstractmethod
     def _start(self) -> None:
@@ -155,6 +161,15 @@ class LocalExecutor(ABC):
     @abstractmethod
     def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
         """Local training of the clients, in their order; a client that could not train has made no steps."""
+
+    @abstractmethod
+    def collect(
+        self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
+    ) -> tuple[list[Trajectory], Any]:
+        """Episodes of the clients for a learner that they share, [T, 1] each, and their filters after them.
+
+        Every client plays whole episodes until it has more than `min_steps` steps; with 0, one episode.
+        """
 
     def close(self) -> None:  # noqa: B027  nothing to end is the common case
         """End threads and processes of this executor."""
@@ -179,6 +194,7 @@ class LocalExecutor(ABC):
         could = result.steps > 0
         done = take_clients(result, could)
         self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
+        self._share_filters()
         info = {} if done.num_lost is None else {"lost_episodes": done.num_lost.astype(float)}
         return Evaluation(clients[could], done.mean_return.astype(float), done.steps.astype(np.int64), info)
 
@@ -187,6 +203,8 @@ class LocalExecutor(ABC):
         if not len(clients):
             nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
             return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
+        if self.config.federation.pooled:
+            return self._train_pooled(params, round_number, clients)
         result = self.rehearse(params, round_number, clients, extra)
         if self.program.controlled:
             control = next_control(extra, params, result.params, result.memory.control)
@@ -198,10 +216,31 @@ class LocalExecutor(ABC):
             filters=take_clients(result.filters, sound),
             memory=take_clients(result.memory, sound),
         )
+        self._share_filters()
         info = {name: value.astype(float) for name, value in result.info._asdict().items()}
         if result.num_lost is not None:
             info["lost_episodes"] = result.num_lost.astype(float)
         return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
+
+    def _train_pooled(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+        """The training of one learner for all clients: all of them send, and remember, what it has learned."""
+        sent = self._broadcast(params, Purpose.TRAINING, round_number)
+        result = train_on_mixture(self, sent, round_number, clients)
+        if finite_clients(result).all():
+            self._store(clients, filters=result.filters, memory=result.memory)
+        self._share_filters()
+        info = {name: value.astype(float) for name, value in result.info._asdict().items()}
+        return ClientUpdates(clients, result.params, result.steps, info)
+
+    def finetune(self, params: Params, round_number: int, iterations: int) -> Evaluation:
+        """The returns of all clients after so many local iterations from the policy, which nobody remembers."""
+        return finetuned_evaluation(self, params, round_number, iterations)
+
+    def _share_filters(self) -> None:
+        """Pool filters that are shared. Held-out clients read the pooled ones and add nothing."""
+        if self.config.federation.filters == "shared":
+            filters = pool_filters(self.state.filters, np.arange(self.num_clients))
+            self.state = self.state._replace(filters=filters)
 
     def rehearse(
         self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA

@@ -69,6 +69,7 @@ class ClientProgram:
     evaluation_episodes: int
     filter_weight: float = 1.0  # of a step outside training
     controlled: bool = False  # clients keep a control variate in their memory
+    collected_steps: int = 0  # least number of steps that `collect` plays
 
     @property
     def world(self) -> Any:
@@ -95,6 +96,16 @@ class ClientProgram:
         """I local iterations of collecting and updating, one compiled program. Paper: Alg. 3, l. 11."""
         one = jax.vmap(self._train_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, own, memory, draws)
+
+    def collect(self, sent: Broadcast, own: ClientInputs) -> tuple[Trajectory, Any]:
+        """Whole episodes for a learner elsewhere, [C, T, 1], at least one per client, and the filters after them."""
+
+        def one(own: ClientInputs) -> tuple[Trajectory, Any]:
+            key = jax.random.fold_in(sent.key, own.client)
+            trajectory = self._collect_one(key, sent.params, sent.schedule, own, self.collected_steps)
+            return trajectory, self.learner.observe(own.filters, trajectory)
+
+        return jax.vmap(one, axis_name=CLIENT_AXIS)(own)
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """One local iteration on episodes that were collected elsewhere, [C, T, E]."""
@@ -164,17 +175,23 @@ class ClientProgram:
         after = learned.now._replace(params=params, memory=ControlledMemory(memory, control) if control else memory)
         return learned._replace(now=after)
 
+    def _collect_one(
+        self, key: jax.Array, params: Params, schedule: Any, own: ClientInputs, min_steps: int
+    ) -> Trajectory:
+        """Episodes of one client with the actor of training, [T, 1]."""
+        learner = self.learner
+        noise = draw_noise(key, self.world, learner.noise, 1, min_steps)
+        env = jax.tree.map(lambda x: x[None], own.env)
+        actor = learner.actor(params, own.filters, schedule, training=True)
+        return collect_episodes(noise, self.world, env, actor.act, min_steps, record_next=learner.records_next)
+
     def _train_one(self, sent: Broadcast, own: ClientInputs, memory: Any, draws: Any) -> TrainingResult:
-        learner, config = self.learner, self.learner.config
+        config = self.learner.config
 
         def iterate(now: Progress, inputs: Any) -> Any:
             key, drawn = inputs
-            noise = draw_noise(key, self.world, learner.noise, 1, config.steps_per_iteration)
-            env = jax.tree.map(lambda x: x[None], own.env)
-            actor = learner.actor(now.params, now.filters, sent.schedule, training=True)
-            trajectory = collect_episodes(
-                noise, self.world, env, actor.act, config.steps_per_iteration, record_next=learner.records_next
-            )
+            mine = own._replace(filters=now.filters)
+            trajectory = self._collect_one(key, now.params, sent.schedule, mine, config.steps_per_iteration)
             learned = self._learn_one(sent, now, trajectory, drawn)
             return learned.now, (learned.steps, learned.info)
 

@@ -123,7 +123,15 @@ class Training:
                 config.defence,
                 self.optimiser,
             )
-            yield record
+            yield self._finetuned(record)
+
+    def _finetuned(self, record: RoundRecord) -> RoundRecord:
+        """The record of the last round with the returns of clients that train on alone, if the config wants them."""
+        iterations = self.config.federation.finetune_iterations
+        if not iterations or record.round < self.config.rounds:
+            return record
+        tuned: Any = self.executor
+        return record._replace(finetuned=tuned.finetune(self.state.params, record.round, iterations))
 
     def stored_policy(self) -> Mapping[str, np.ndarray]:
         """The arrays of the present policy and the filters of the clients, by name."""
@@ -308,6 +316,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     make_optimiser(optimiser, config.server_optimiser)
     _check_trust(config, selector)
     _check_personal(config, selector, world)
+    _check_pooling(config, selector)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if not issubclass(world, HostWorld):
@@ -335,14 +344,32 @@ def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) ->
     traced = not isinstance(world, HostWorld)
     rule = f"needs a world in JAX, which {config.world!r} is not"
     require(traced, "federation.personal", kept, rule, "Use none.")
-    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
-    optimiser = make_optimiser(optimiser_name(config, selector), constant)
-    steers = optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
-    rule = f"cannot be combined with server optimiser {optimiser.name!r}, which steers all weights of clients"
-    require(not steers, "federation.personal", kept, rule)
+    name = optimiser_name(config, selector)
+    rule = f"cannot be combined with server optimiser {name!r}, which steers all weights of clients"
+    require(not _steers(config, selector), "federation.personal", kept, rule)
     reads = sorted(name for name in selector.requires if find_metric(name).reads != "returns")
     rule = f"cannot be combined with selector {config.selector!r}, whose {' and '.join(reads)} read the shared policy"
     require(not reads, "federation.personal", kept, rule, "Use fedavg, full or power-of-choice.")
+
+
+def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
+    """Refuse pooled training of some clients, and what one learner or shared filters cannot do."""
+    federation = config.federation
+    if federation.pooled:
+        rule = f"trains on all clients, and {config.selector} selects some"
+        require(selector.everyone, "federation.pooled", True, rule, "Use the selector full.")
+        rule = f"cannot be combined with server optimiser {optimiser_name(config, selector)!r}, which steers clients"
+        require(not _steers(config, selector), "federation.pooled", True, rule)
+    rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
+    hidden = federation.filters == "own" or config.privacy == "none"
+    require(hidden, "federation.filters", federation.filters, rule, "Use own.")
+
+
+def _steers(config: ExperimentConfig, selector: Selector) -> bool:
+    """Whether the server optimiser changes the local steps of clients."""
+    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    optimiser = make_optimiser(optimiser_name(config, selector), constant)
+    return optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:

@@ -20,6 +20,7 @@ from fedpohcs.core.types import RoundRecord
 from fedpohcs.runs.keeping import LAST, policy_file
 from fedpohcs.runs.layout import (
     BAD_REPLY,
+    FINETUNED,
     FIRST_COLUMNS,
     HELD_OUT,
     PHASES,
@@ -254,6 +255,7 @@ def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
         ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
         (HELD_OUT, record.held_out.client, {"mean_return": record.held_out.mean_return, **record.held_out.info}),
+        (FINETUNED, record.finetuned.client, {"mean_return": record.finetuned.mean_return}),
     )
     for role, clients, metrics in tables:
         for metric, values in metrics.items():

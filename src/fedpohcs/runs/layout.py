@@ -31,6 +31,7 @@ FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
 POLICY_ROUND = "round"  # the array of policy.npz that says after which round the policy was stored
 BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
+FINETUNED = "finetuned"  # role of a client that was evaluated after further training of its own
 
 
 def is_run(path: Path) -> bool:

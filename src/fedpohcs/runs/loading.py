@@ -18,6 +18,7 @@ from fedpohcs.core.types import Vector
 from fedpohcs.runs.layout import (
     BAD_REPLY,
     CLIENT_COLUMNS,
+    FINETUNED,
     FIRST_COLUMNS,
     HELD_OUT,
     ROUND_COLUMNS,
@@ -59,6 +60,18 @@ class Run:
         """Mean return of every held-out client after every round, [R + 1, H]."""
         federation = self.config.federation
         return self._returns(HELD_OUT, federation.num_clients, federation.held_out_clients)
+
+    @cached_property
+    def finetuned_returns(self) -> Vector | None:
+        """Mean return of every client after fine-tuning, [N + H]; None: the run has none."""
+        rows = (self.clients["role"] == FINETUNED) & (self.clients["metric"] == "mean_return")
+        if not rows.any():
+            return None
+        federation = self.config.federation
+        number = federation.num_clients + federation.held_out_clients
+        returns = np.full(number, np.nan)
+        returns[self.clients["client"][rows]] = self.clients["value"][rows]
+        return returns
 
     def _returns(self, role: str, first: int, number: int) -> Vector:
         """Mean return per round and client in a role, whose ids start at `first`."""
@@ -160,7 +173,8 @@ def _check_clients(clients: dict[str, NDArray[Any]], config: ExperimentConfig) -
     """Refuse ids of clients that the run does not have, and rounds before the first."""
     n, held_out = config.federation.num_clients, config.federation.held_out_clients
     is_held_out = clients["role"] == HELD_OUT
-    low, high = np.where(is_held_out, n, 0), np.where(is_held_out, n + held_out, n)
+    either = is_held_out | (clients["role"] == FINETUNED)
+    low, high = np.where(is_held_out, n, 0), np.where(either, n + held_out, n)
     known = (clients["client"] >= low) & (clients["client"] < high)
     known |= clients["role"] == BAD_REPLY  # anybody can send one
     if not known.all():
