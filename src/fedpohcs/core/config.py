@@ -244,6 +244,57 @@ class DefenceConfig:
 
 
 @dataclass(frozen=True)
+class TimeConfig:
+    """Simulated time: how fast clients are, when they can be asked, and when the server closes a round."""
+
+    model: Literal["none", "constant", "log-normal", "trace"] = "none"
+    """Speeds of clients: no time is simulated, all are equally fast, drawn once per client, or as a file says."""
+    steps_per_second: float = 1000.0
+    """Environment steps that a client trains on per second; with log-normal speeds the median client."""
+    spread: float = 1.0
+    """Of log-normal: standard deviation of the logarithm of the speed."""
+    bytes_per_second: float | None = None
+    """Rate at which each client sends and receives. None: messages take no time. A trace has its own rates."""
+    availability: float = 1.0
+    """Probability that a sampled client can be asked, drawn anew every round. A trace says it itself."""
+    trace: str | None = None
+    """Of trace: CSV file with client, steps_per_second, bytes_per_second, from_second and until_second; it repeats
+    after the last second."""
+    over_selection: float = 1.0
+    """Select so many times K clients; the round closes when K updates have arrived, and later ones are dropped."""
+    deadline: float | None = None
+    """Seconds after the selection at which the round closes in any case. None: it waits."""
+    retry_seconds: float = 60.0
+    """Seconds that a round takes in which nobody trains."""
+    asynchronous: bool = False
+    """K clients train at any time, and every update is applied as it arrives: a round is one arrival. AFedPG's rounds
+    (Lan et al., 2025)."""
+    delay_exponent: float = 0.5
+    """Of asynchronous rounds: an update that began d rounds ago counts (1 + d) to the power of minus this. 0: all
+    count the same."""
+
+    def __post_init__(self) -> None:
+        at = "time."
+        check_kinds(at, self)
+        require_positive(at, self, "steps_per_second", "retry_seconds")
+        require_positive(at, self, *(name for name in ("bytes_per_second", "deadline") if getattr(self, name)))
+        for name in ("bytes_per_second", "deadline"):
+            require(getattr(self, name) != 0, f"{at}{name}", 0.0, "must be above 0")
+        require_not_negative(at, self, "spread", "delay_exponent")
+        require_fraction(at, self, "availability")
+        factor, rule = self.over_selection, "must be finite and at least 1"
+        require(1 <= factor < math.inf, "time.over_selection", factor, rule)
+        named = (self.trace is not None) == (self.model == "trace")
+        require(named, "time.trace", self.trace, "must name a file if time.model is 'trace', and only then")
+        plain = dataclasses.asdict(self) == {f.name: f.default for f in dataclasses.fields(self)}
+        rule = "must not be 'none' where another setting of time is given"
+        require(self.model != "none" or plain, "time.model", self.model, rule, "Use constant.")
+        closes = factor > 1 or self.deadline is not None
+        rule = "cannot be combined with over_selection or a deadline: every update counts when it arrives"
+        require(not (self.asynchronous and closes), "time.asynchronous", True, rule)
+
+
+@dataclass(frozen=True)
 class AttackConfig:
     """Byzantine clients, to test defences with. Leave it off where results matter."""
 
@@ -294,6 +345,7 @@ class ExperimentConfig:
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
     defence: DefenceConfig = field(default_factory=DefenceConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
+    time: TimeConfig = field(default_factory=TimeConfig)
 
     def __post_init__(self) -> None:
         check_kinds("", self)

@@ -23,6 +23,8 @@ class Purpose(IntEnum):
     MODELLING = 8
     PRIVACY_NOISE = 9
     ATTACK = 10
+    SPEED = 21
+    AVAILABILITY = 22
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

@@ -252,6 +252,7 @@ STORED_TYPES = Registry(
     {
         "saved": "fedpohcs.runs.experiment:RunState",
         "server-state": "fedpohcs.core.types:ServerState",
+        "under-way": "fedpohcs.server.clock:UnderWay",
         "weighted-advantage": "fedpohcs.core.types:WeightedAdvantage",
         "advantage-predictor": "fedpohcs.metrics.prediction:AdvantagePredictor",
         "one-phase-state": "fedpohcs.server.selection.one_phase:OnePhaseState",

@@ -15,11 +15,20 @@ if TYPE_CHECKING:
     from fedpohcs.execution.clients import LocalExecutor
 
 
-def finetuned_evaluation(executor: "LocalExecutor", params: Params, round_number: int, iterations: int) -> Evaluation:
+def finetuned_evaluation(
+    executor: "LocalExecutor", params: Params, round_number: int, iterations: int, played: int | None = None
+) -> Evaluation:
     """Train a copy of every client for so many local iterations, and evaluate each copy with its own weights.
 
-    The copies play the evaluation episodes of that round, so that returns before and after differ by the training alone
-    as far as possible. Held-out clients train apart, because last digits depend on the batch.
+    Held-out clients train apart, because last digits depend on the batch.
+
+    Args:
+        executor: of the clients; it does not change.
+        params: the policy that all start from.
+        round_number: of that policy.
+        iterations: local iterations.
+        played: the round whose evaluation episodes are played. None: that of the policy, so that returns before and
+            after differ by the training alone as far as possible.
     """
     from fedpohcs.execution import make_executor
     from fedpohcs.execution.clients import Snapshot
@@ -33,7 +42,7 @@ def finetuned_evaluation(executor: "LocalExecutor", params: Params, round_number
         for clients in (executor.members[~held_out], executor.members[held_out]):
             if len(clients):
                 copies.train(params, round_number, clients)
-                parts.append(copies.evaluate(params, round_number, clients))
+                parts.append(copies.evaluate(params, round_number if played is None else played, clients))
     finally:
         copies.close()
     return Evaluation(*(np.concatenate(rows) for rows in zip(*(part[:3] for part in parts), strict=True)))

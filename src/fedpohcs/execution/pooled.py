@@ -101,9 +101,7 @@ def _learn(
     return joined(executor.clients.run_chunks(ClientProgram.learn, program, sent, own, np.zeros(1, np.int64)))
 
 
-def _for_all(
-    now: Progress, filters: Any, steps: np.ndarray, learned: IterationResult | None
-) -> TrainingResult:
+def _for_all(now: Progress, filters: Any, steps: np.ndarray, learned: IterationResult | None) -> TrainingResult:
     """What one learner has learned, as the result of every client."""
     if learned is None:
         raise UserError("no client can play its environment.")

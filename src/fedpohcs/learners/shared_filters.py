@@ -85,9 +85,7 @@ def pooled_moments(moments: Moments, members: ClientIds) -> Moments:
 
 def _for_all(moments: Moments, like: Moments) -> Moments:
     """One set of moments for every client, of the types that they have."""
-    return Moments(
-        *(np.broadcast_to(one, old.shape).astype(old.dtype) for one, old in zip(moments, like, strict=True))
-    )
+    return Moments(*(np.broadcast_to(one, old.shape).astype(old.dtype) for one, old in zip(moments, like, strict=True)))
 
 
 def _is_moments(node: Any) -> bool:

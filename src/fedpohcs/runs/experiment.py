@@ -22,6 +22,7 @@ from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest,
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.candidates import client_weight
+from fedpohcs.server.clock import make_times
 from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
@@ -96,6 +97,7 @@ class Training:
         self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
         self.optimiser = make_optimiser(optimiser_name(config, self.selector), config.server_optimiser)
+        self.times = make_times(config)
         self.state = saved.server if saved else self._first_state()
 
     def _first_state(self) -> ServerState:
@@ -122,6 +124,7 @@ class Training:
                 config.seed,
                 config.defence,
                 self.optimiser,
+                self.times,
             )
             yield self._finetuned(record)
 
@@ -317,6 +320,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     _check_trust(config, selector)
     _check_personal(config, selector, world)
     _check_pooling(config, selector)
+    _check_time(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if not issubclass(world, HostWorld):
@@ -363,6 +367,21 @@ def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
     rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
     hidden = federation.filters == "own" or config.privacy == "none"
     require(hidden, "federation.filters", federation.filters, rule, "Use own.")
+
+
+def _check_time(config: ExperimentConfig) -> None:
+    """Refuse simulated time where the server does not decide who trains, and a trace that cannot be read."""
+    model, federation = config.time.model, config.federation
+    if model == "none":
+        return
+    rule = f"must be 'none' with privacy {config.privacy!r}: candidates that protect each other must all be there"
+    require(config.privacy == "none", "time.model", model, rule)
+    rule = "must be 'none' with federation.pooled, as no clients train"
+    require(not federation.pooled, "time.model", model, rule)
+    rule = f"needs aggregator parameter-mean: an asynchronous round has one update, {federation.aggregator} needs more"
+    plain = federation.aggregator == "parameter-mean"
+    require(plain or not config.time.asynchronous, "time.asynchronous", True, rule)
+    make_times(config)
 
 
 def _steers(config: ExperimentConfig, selector: Selector) -> bool:

@@ -21,6 +21,7 @@ ROUND_COLUMNS = (
     "num_evaluated",  # clients whose returns are counted
 )
 FIRST_COLUMNS = ROUND_COLUMNS[:-2]  # of release 0.1
+TIME_COLUMNS = (*ROUND_COLUMNS, "simulated_seconds", "num_late")  # of runs in simulated time
 SCORES = ("mean_return", "min_return", "max_return", "weighted_return", "worst_tenth")
 """Columns by which one policy is better than another."""
 CLIENT_COLUMNS = ("round", "client", "role", "metric", "value")

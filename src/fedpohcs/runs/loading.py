@@ -23,6 +23,7 @@ from fedpohcs.runs.layout import (
     HELD_OUT,
     ROUND_COLUMNS,
     SCORES,
+    TIME_COLUMNS,
     TIMING_COLUMNS,
     is_run,
 )
@@ -31,7 +32,7 @@ LAST_ROUNDS = 10  # over which final returns are averaged
 FEW_RETURNS, RETURNS_A_ROW = 2**16, 1000  # that a run may have: of all rounds and clients, by rows of clients.csv
 MOST_RETURNS = 2**27  # in memory 1 GiB
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
-_INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected", "num_evaluated"}
+_INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected", "num_evaluated", "num_late"}
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,8 @@ def load_run(path: Path) -> Run:
 
 
 def read_rounds(path: Path) -> dict[str, NDArray[Any]]:
-    """The columns of a run's `rounds.csv`; a run of release 0.1 has fewer."""
-    return _read_table(path / "rounds.csv", ROUND_COLUMNS, FIRST_COLUMNS)
+    """The columns of a run's `rounds.csv`; a run of release 0.1 has fewer, one in simulated time more."""
+    return _read_table(path / "rounds.csv", ROUND_COLUMNS, FIRST_COLUMNS, TIME_COLUMNS)
 
 
 def _read_origin(path: Path) -> dict[str, Any]:
@@ -215,12 +216,11 @@ def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray
     return {name: column[keep] for name, column in table.items()}
 
 
-def _read_table(path: Path, columns: tuple[str, ...], older: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
+def _read_table(path: Path, columns: tuple[str, ...], *others: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Columns by name. All cells are split at once: a report reads hundreds of thousands of rows."""
     text = path.read_text(encoding="utf-8")
     header, _, body = text[: text.rfind("\n") + 1].partition("\n")  # text after the last line end is an incomplete row
-    if older and header == ",".join(older):
-        columns = older
+    columns = next((some for some in others if header == ",".join(some)), columns)
     if header != ",".join(columns):
         raise UserError(f"{path.name} must start with the columns {','.join(columns)}.")
     if body.count(",") != body.count("\n") * (len(columns) - 1):
