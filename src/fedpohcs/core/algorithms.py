@@ -130,6 +130,10 @@ FEDPER = Algorithm(
     "FedAvg whose clients keep the last layer of the policy (Arivazhagan et al., 2019).",
     _fedavg(federation={"personal": "last-layer"}),
 )
+FEDAVG_EMBEDDING = Algorithm(
+    "FedAvg whose clients learn a vector of their own before the observation (Jin et al., 2022).",
+    _fedavg(federation={"personal": "embedding"}),
+)
 FEDPROX = Algorithm(
     "FedAvg with a proximal term to the weights sent (Li et al., 2020).", _fedavg(learner={"kind": "fedprox"})
 )

@@ -49,9 +49,10 @@ class FederationConfig:
     """Rounds from one evaluation to the next."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
-    personal: Literal["none", "critic", "last-layer", "all"] = "none"
+    personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"
     """Weights that each client keeps for itself, and which the mean of the others does not change: the critic, the last
-    layer of the policy, or all, so that every client learns alone."""
+    layer of the policy, a vector before the observation that tells clients apart, or all, so that every client learns
+    alone."""
     filters: Literal["own", "shared"] = "own"
     """Each client rescales observations and rewards by its own statistics, or all by those of all clients together,
     which are pooled after every training and evaluation."""
@@ -353,6 +354,9 @@ class ExperimentConfig:
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
         object.__setattr__(self, "scenario", scenario_for(self.world, self.scenario))
+        if self.federation.personal == "embedding" and not self.learner.embedding_size:
+            size = max(1, math.ceil(math.log2(self.federation.num_clients)))
+            object.__setattr__(self, "learner", dataclasses.replace(self.learner, embedding_size=size))
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)

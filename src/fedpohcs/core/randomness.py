@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     ATTACK = 10
     SPEED = 21
     AVAILABILITY = 22
+    EMBEDDING = 23
 
 
 def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:

@@ -31,7 +31,7 @@ from fedpohcs.execution.measuring import measure_clients
 from fedpohcs.execution.pooled import MixtureBatch, train_on_mixture
 from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
-from fedpohcs.learners.personal import client_learner
+from fedpohcs.learners.personal import client_learner, with_own_vectors
 from fedpohcs.learners.shared_filters import pool_filters
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
@@ -343,7 +343,10 @@ class LocalExecutor(ABC):
         memory = self.program.init_memory(self.initial_params())
         initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
         number = self.num_clients + self.num_held_out
-        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
+        state = ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
+        if self.config.federation.personal != "embedding":
+            return state
+        return state._replace(filters=with_own_vectors(state.filters, self.config.seed, np.arange(self.num_clients)))
 
     def _broadcast(self, params: Params, purpose: Purpose, round_number: int) -> Broadcast:
         key = device_key(self.config.seed, purpose, round_number)

@@ -15,9 +15,11 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
+from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.trajectory import Trajectory
-from fedpohcs.core.types import AnyArray, Params
+from fedpohcs.core.types import AnyArray, ClientIds, Params
 from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
+from fedpohcs.learners.networks import Embedded
 from fedpohcs.learners.shared_filters import filtering_learner
 from fedpohcs.learners.wrapped import WrappedLearner
 from fedpohcs.worlds.base import World
@@ -102,6 +104,10 @@ def keeps(params: Params, kept: str) -> Any:
         rule = "is for learners with a critic"
         require(hasattr(params, "critic"), "federation.personal", kept, rule)
         return flags._replace(critic=jax.tree.map(lambda _: True, params.critic))
+    if kept == "embedding":
+        found = jax.tree.map(_only_vector, params, is_leaf=_is_embedded)
+        require(any(jax.tree.leaves(found)), "federation.personal", kept, "is for learners with networks")
+        return found
     if kept == "last-layer":
         layers = flags.policy.layers
         rule = "is for networks of layers, not for those of learner.network"
@@ -109,6 +115,29 @@ def keeps(params: Params, kept: str) -> Any:
         last = jax.tree.map(lambda _: True, layers[-1])
         return flags._replace(policy=flags.policy._replace(layers=(*layers[:-1], last)))
     return flags
+
+
+def _is_embedded(node: Any) -> bool:
+    return isinstance(node, Embedded)
+
+
+def _only_vector(node: Any) -> Any:
+    if not _is_embedded(node):
+        return False
+    return Embedded(True, jax.tree.map(lambda _: False, node.within))  # pyright: ignore[reportArgumentType]
+
+
+def with_own_vectors(filters: Own, seed: int, clients: ClientIds) -> Own:
+    """The filters of all clients, [N, ...], of whom these get vectors between -1 and 1 of their own.
+
+    Others use the mean of the vectors that were averaged last, as what the server sends has it.
+    """
+    for client in clients.tolist():
+        generator = host_generator(seed, Purpose.EMBEDDING, client=client)
+        for rows in jax.tree.leaves(filters.weights):
+            rows[client] = generator.uniform(-1, 1, rows.shape[1:])
+    filters.trained[clients] = True
+    return filters
 
 
 def client_learner(config: ExperimentConfig, world: World) -> Learner:
