@@ -28,6 +28,7 @@ from fedpohcs.core.config import (
     ModellingConfig,
     ProtectionConfig,
     ServerOptimiserConfig,
+    TimeConfig,
     flat_dict,
 )
 from fedpohcs.core.learning import DQNConfig, PPOConfig, learner_class
@@ -72,6 +73,7 @@ CONFIGS = (
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,
+    TimeConfig,
 )
 
 
