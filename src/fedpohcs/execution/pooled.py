@@ -25,7 +25,7 @@ class MixtureBatch(NamedTuple):
     """How many steps an iteration and a round of pooled training have."""
 
     min_steps: int  # of each client per iteration; 0: one episode
-    steps_per_round: int  # K I S; the iteration that exceeds it is the last of a round
+    steps_per_round: int  # K I S; a round has as many iterations as come nearest to it, at least one
     room: int  # most steps of an iteration
 
     @classmethod
@@ -64,8 +64,8 @@ def train_on_mixture(executor: Pooling, sent: Broadcast, round_number: int, clie
     program = replace(executor.program, learner=learner)
     now = Progress(_one(sent.params), *take_clients((executor.state.filters, executor.state.memory), clients[:1]))
     filters, steps = take_clients(executor.state.filters, clients), np.zeros(len(clients), np.int64)
-    iteration, learned = 0, None
-    while steps.sum() <= batch.steps_per_round:
+    iteration, learned, counts = 0, None, np.zeros(len(clients), np.int64)
+    while not iteration or steps.sum() + counts.sum() / 2 <= batch.steps_per_round:
         current = sent._replace(params=take_clients(now.params, 0))
         played, filters = executor.collect(current, round_number, iteration, clients, batch.min_steps, filters)
         counts = np.array([len(one.reward) for one in played])
