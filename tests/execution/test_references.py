@@ -154,7 +154,7 @@ def test_a_round_of_pooled_training_has_the_steps_of_k_clients() -> None:
     longer = replace(config, learner=replace(config.learner, steps_per_iteration=20))
     assert MixtureBatch.of(longer, executor.learner) == MixtureBatch(0, 80, 200)
     updates = executor.train(executor.initial_params(), 0, np.arange(NUM_CLIENTS))
-    assert updates.steps.sum() == 480  # two iterations of 240; a third would be farther away than half of one
+    assert updates.steps.sum() == 400  # two iterations of four episodes; 480 is nearer to them than to three
     assert batch.most_steps == executor.most_steps.train == 720
     assert len(set(updates.steps.tolist())) == 1  # every episode of this world has the same length
     for rows in named_arrays(updates.params).values():

@@ -45,7 +45,11 @@ def finetuned_evaluation(
                 parts.append(copies.evaluate(params, round_number if played is None else played, clients))
     finally:
         copies.close()
-    return Evaluation(*(np.concatenate(rows) for rows in zip(*(part[:3] for part in parts), strict=True)))
+    return Evaluation(
+        np.concatenate([part.client for part in parts]),
+        np.concatenate([part.mean_return for part in parts]),
+        np.concatenate([part.steps for part in parts]),
+    )
 
 
 def alone(config: ExperimentConfig, iterations: int) -> ExperimentConfig:

@@ -115,9 +115,8 @@ def read_trace(path: Path, num_clients: int) -> Trace:
             f"time.trace (={str(path)!r}) must be a CSV file of numbers with the columns {names}."
         ) from error
     client, speed, rate, start, end = columns
-    sound = np.isfinite(np.stack(columns)).all() and bool(
-        ((speed > 0) & (rate > 0) & (start >= 0) & (end > start)).all()
-    )
+    positive = (speed > 0) & (rate > 0) & (start >= 0) & (end > start)
+    sound = bool(np.isfinite(np.stack(columns)).all() and positive.all())
     rule = "must have finite numbers: speeds and rates above 0, seconds from 0 on, until after from"
     require(len(rows) > 0 and sound, "time.trace", str(path), rule)
     missing = np.setdiff1d(np.arange(num_clients), client)

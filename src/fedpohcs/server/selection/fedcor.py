@@ -103,7 +103,7 @@ def fit_points(points: Vector, changes: Vector) -> Vector:
 
     if not len(changes):
         return points
-    weight = DISCOUNT ** np.arange(len(changes))[::-1]
+    weight = np.power(DISCOUNT, np.arange(len(changes), dtype=np.float64)[::-1])
 
     def loss(flat: Vector) -> tuple[float, Vector]:
         value, slope = leave_one_out(flat.reshape(points.shape), changes, weight)
