@@ -10,6 +10,7 @@ starts a process on its node, so this takes long: the better part of an hour on 
 Needs: pip install 'fedpohcs[flower]'
 """
 
+import os
 import statistics
 import tempfile
 import time
@@ -135,7 +136,8 @@ def run_hostile_fleet(nodes: int, rounds: int) -> dict[str, Any]:
 
             def start_node(self, client: int, key: Path | None = None) -> Any:
                 honest = self.environment
-                self.environment = honest | ({"PYTHONPATH": str(lie)} if client == LIAR else {})
+                path = os.pathsep.join([str(lie), *filter(None, [os.environ.get("PYTHONPATH")])])
+                self.environment = honest | ({"PYTHONPATH": path} if client == LIAR else {})
                 node = super().start_node(client, key)
                 self.environment = honest
                 return node

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
@@ -16,6 +17,8 @@ from fedpohcs.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
 
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")  # a slow or busy machine is no failure
 configure_jax(ExperimentConfig().groups)  # before any test uses JAX: processes that tests start do the same
 
 

@@ -28,9 +28,10 @@ from fedpohcs.core.config import (
     ModellingConfig,
     ProtectionConfig,
     ServerOptimiserConfig,
+    TimeConfig,
     flat_dict,
 )
-from fedpohcs.core.learning import DQNConfig, PPOConfig, learner_class
+from fedpohcs.core.learning import DQNConfig, PPOConfig, QAvgConfig, SarsaConfig, learner_class
 from fedpohcs.core.registries import (
     AGGREGATORS,
     ALGORITHMS,
@@ -52,8 +53,10 @@ from fedpohcs.runs.policy import load_policy
 from fedpohcs.server.optimisers import Proposal
 from fedpohcs.server.selection import Question, by_score
 from fedpohcs.worlds import make_world, world_levels
+from fedpohcs.worlds.control import ControlConfig
 from fedpohcs.worlds.gym import GymConfig
 from fedpohcs.worlds.hongkong.settings import TrafficConfig
+from fedpohcs.worlds.tables import PerturbedKernelsConfig, RandomMDPsConfig
 from notebook import run_notebook
 
 ROOT = Path(__file__).parents[1]
@@ -66,12 +69,18 @@ CONFIGS = (
     ServerOptimiserConfig,
     PPOConfig,
     DQNConfig,
+    QAvgConfig,
+    SarsaConfig,
     ModellingConfig,
     TrafficConfig,
     GymConfig,
+    RandomMDPsConfig,
+    PerturbedKernelsConfig,
+    ControlConfig,
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,
+    TimeConfig,
 )
 
 
@@ -419,6 +428,17 @@ def test_settings_that_a_relative_of_ppo_adds_are_documented_with_their_defaults
     rows = re.findall(rf"^\| `{kind}` \| `(\w+)` \| `(.*?)` \|", read(DOCS / "configuration.md"), flags=re.MULTILINE)
     added = vars(type(config))["__annotations__"].keys() - {"kind", "algorithm"}
     assert dict(rows) == {name: repr(getattr(config, name)).replace("'", '"') for name in added}
+
+
+@pytest.mark.parametrize(("kind", "relative"), [("dcpi", "dqn"), ("ddpg", "dqn"), ("td3", "ddpg"), ("sac", "dqn")])
+def test_settings_in_which_a_relative_of_dqn_differs_are_documented_with_their_defaults(
+    kind: str, relative: str
+) -> None:
+    config, usual = vars(learner_class(kind)()), vars(learner_class(relative)())
+    rows = re.findall(rf"^\| `{kind}` \| `(\w+)` \| `(.*?)` \|", read(DOCS / "configuration.md"), flags=re.MULTILINE)
+    differs = {name: value for name, value in config.items() if name not in usual or usual[name] != value}
+    del differs["kind"]
+    assert dict(rows) == {name: repr(value).replace("'", '"') for name, value in differs.items()}
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)

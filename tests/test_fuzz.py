@@ -1,7 +1,7 @@
 """Damaged and hostile files and messages: whatever they hold, the answer is a documented error and no traceback.
 
 Bytes of real files and messages are flipped, cut, repeated and replaced by words that parsers stumble over. Seeds are
-fixed. By default 500 cases are tried, in the slow set 10,000.
+fixed. By default 600 cases are tried, in the slow set 12,000.
 """
 
 import hashlib
@@ -159,11 +159,14 @@ def test_a_damaged_config_file_is_read_or_refused(number: int, tmp_path: Path) -
 def test_a_damaged_message_of_private_selection_is_answered_or_refused(number: int) -> None:
     pytest.importorskip("cryptography")
     from fedpohcs.privacy.errors import RefusedError
-    from privacy.federation import Federation
+    from privacy.federation import IDS, Federation
 
+    draw = {"form": "number", "prefers": "proportional"}
+    makers = (lambda: Federation(4), lambda: Federation(4, IDS), lambda: Federation(4, IDS, **draw))
     refused = 0
-    for generator in cases(number, seed=5):
-        federation = Federation(num_clients=4)
+    for place, generator in enumerate(cases(number, seed=5)):
+        federation = makers[place % 3]()
+        federation.numbers = dict.fromkeys(range(4), 1.0)
         wrong, seen = int(generator.integers(40)), 0
 
         def tamper(client: int, message: bytes, generator: Any = generator, wrong: int = wrong) -> bytes:
@@ -175,6 +178,56 @@ def test_a_damaged_message_of_private_selection_is_answered_or_refused(number: i
         refused += attempt(lambda: federation.start().select(), RefusedError)  # noqa: B023
         refused += bool(federation.refusals or federation.server.refusals)
     assert refused > number // 3
+
+
+@CASES
+def test_a_damaged_plan_is_read_or_refused(number: int) -> None:
+    """As it arrives, and with a damage that the operator's own key has signed."""
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from fedpohcs.privacy.errors import RefusedError
+    from fedpohcs.privacy.plan import LABEL, TITLE, new_plan, read_plan, server_plan, sign_plan
+
+    operator, refused = Ed25519PrivateKey.generate(), 0
+    public, plan = operator.public_key().public_bytes_raw(), new_plan(preset("tabular"), {0: bytes(32)}, 1)
+    for generator in cases(number, seed=8):
+        damaged = altered(sign_plan(plan, operator), generator)
+        try:
+            assert read_plan(damaged, public) == plan  # such as a letter of the signature in upper case
+        except RefusedError:
+            refused += 1
+        attempt(lambda: server_plan(damaged), RefusedError)  # noqa: B023
+        text = altered(plan.text(), generator)
+        signature = operator.sign(TITLE + b"\n" + text).hex().encode()
+        signed = b"\n".join((TITLE, LABEL + signature, text))
+        refused += attempt(lambda: read_plan(signed, public), RefusedError)  # noqa: B023
+    assert refused > 1.4 * number
+
+
+@CASES
+def test_a_damaged_ledger_is_read_or_refused(number: int, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    from fedpohcs.privacy.errors import RefusedError
+    from fedpohcs.privacy.ledger import opened_ledger
+
+    path, refused = tmp_path / "identity.ledger", 0
+    path.touch()
+    with opened_ledger(path, bytes(32)) as ledger:
+        ledger.open_session()
+        for round_number in range(4):
+            ledger.ask(round_number, bytes(32), bytes(32))
+            ledger.answer(round_number, "", lambda: bytes(4))
+    whole = path.read_bytes()
+
+    def reopen() -> None:
+        with opened_ledger(path, bytes(32)) as ledger:
+            assert ledger.latest <= 3
+
+    for generator in cases(number, seed=9):
+        path.write_bytes(altered(whole, generator))
+        refused += attempt(reopen, RefusedError)
+    assert refused > number // 2
 
 
 @CASES

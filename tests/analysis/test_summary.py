@@ -79,7 +79,12 @@ def test_the_leader_is_compared_with_the_second_and_with_random_selection(compar
 def test_the_highest_threshold_that_is_reached_at_all_counts(compared: Callable[..., Summary]) -> None:
     shifts = {"fedavg": lambda seed: 0.0, "fedpohcs": lambda seed: 3.0}
     text = " ".join(compared(1, thresholds=(1.0, 16.0, 40.0), **shifts).sentences)
-    assert "fedpohcs reaches a mean return of 16 in round 19 first (fedavg: not at all)." in text
+    assert "fedpohcs is the first to reach a mean return of 16, in round 19 (fedavg: not at all)." in text
+
+
+def test_small_differences_are_not_shown_as_0(compared: Callable[..., Summary]) -> None:
+    text = " ".join(compared(1, fedavg=lambda seed: 0.0, fedpohcs=lambda seed: 0.007).sentences)
+    assert "That is 0.007 above fedavg" in text
 
 
 def test_the_worst_tenth_is_named_with_the_scheme_that_serves_it_best(compared: Callable[..., Summary]) -> None:

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 FILES = {name: ROOT / "examples" / "fleet" / f"{name}.Containerfile" for name in ("server", "node")}
 PATIENCE = 900.0
 SMALL = ["--rounds", "1", "--federation.evaluation-episodes", "1", "--learner.filter-warmup-steps", "200"]
+SMALL += ["--learner.filter-observations"]  # what an export of a node adds to the policy
 SMALL += ["--learner.steps-per-iteration", "200", "--learner.local-iterations", "1", "--learner.hidden-sizes", "8"]
 
 

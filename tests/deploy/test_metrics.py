@@ -1,6 +1,5 @@
 """Every metric over Flower's messages: as in one process, in the clear and hidden."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -93,20 +92,30 @@ def test_every_metric_that_can_be_hidden_is_measured_privately_as_in_one_process
     assert names == {(f"measured/{name}", "|u1") for name in (*NUMBERS, "weighted_advantage")}
 
 
-def test_a_node_sends_a_ticket_and_never_the_number_itself(
+def test_candidates_behind_flower_draw_as_those_of_one_process_with_the_same_nonces(
     config: ExperimentConfig, states: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a draw of 1 - 1/e a ticket is minus the logarithm of the number, rounded to eight significant bits."""
-    monkeypatch.setattr("fedpohcs.privacy.client.system_uniform", lambda: 1 - 1 / math.e)
+    """And no message of a node holds its number. Nodes draw nonces from the operating system, so both are given one."""
+    monkeypatch.setattr("fedpohcs.privacy.client.PrivateClient._nonce", lambda self: bytes([self.client]) * 16)
     keys = make_keys(tmp_path / "keys", 4, ["localhost"])
-    config = replace(config, selector="gradient-sampling", rounds=1)
-    clear = [*in_process(config).remaining_rounds()][1].selection.scores["return_gradient"]
-    hidden = replace(config, privacy="masked", protection=ProtectionConfig(min_cohort=3, release="scores"))
-    grid = LoopGrid(hidden, states, keys=keys)
-    plan = give_plan(grid, hidden, keys)
+    config = replace(config, selector="gradient-sampling", privacy="masked", protection=ProtectionConfig(min_cohort=3))
+    grid, sent = LoopGrid(config, states, keys=keys), []
+
+    def listen(question: Message, answer: Message) -> Message:
+        for record in answer.content.array_records.values():
+            sent.extend(array.data for name, array in record.items() if name.startswith("measured/"))
+        return answer
+
+    grid.fault = listen
+    plan = give_plan(grid, config, keys)
     make = partial(make_flower_executor, grid=grid, limits=SHORT, members=load_members(keys.members), plan=plan)
-    sent = [*start_training(hidden, make).remaining_rounds()][1].selection.scores["return_gradient"]
-    np.testing.assert_allclose(sent, -np.log(clear), rtol=2**-7, atol=1e-6)
+    there, here = start_training(config, make), in_process(config)
+    for one, other in zip(there.remaining_rounds(), here.remaining_rounds(), strict=True):
+        assert_same(one, other)
+        assert not one.round or (len(one.selection.client) and not one.selection.scores)
+    assert sent
+    for client in range(4):
+        assert not any(bytes([client]) * 16 in message for message in sent if client)  # the nonce travels sealed
 
 
 def spoiled(answer: Message, question: Message, changes: Mapping[str, Any]) -> Message:

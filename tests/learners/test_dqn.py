@@ -11,8 +11,9 @@ import pytest
 from fedpohcs.core.learning import DQNConfig
 from fedpohcs.core.trajectory import Status, Trajectory
 from fedpohcs.learners.base import Broadcast, Progress
-from fedpohcs.learners.dqn import DQN, Memory, QParams, Transitions
+from fedpohcs.learners.dqn import DQN, QParams
 from fedpohcs.learners.networks import Dense, PolicyParams
+from fedpohcs.learners.off_policy import Draws, Memory, Transitions
 from fedpohcs.worlds.tabular import NUM_ACTIONS, NUM_STATES, TabularWorlds
 
 CONFIG = DQNConfig(
@@ -127,7 +128,8 @@ def learned(steps: Trajectory, draws: list[list[float]], **changes: Any) -> Any:
     params = QParams(PolicyParams(q_table(), np.zeros(0)))
     now = Progress(params, learner.init_filters(), learner.init_memory(params))
     sent = Broadcast(params, jax.random.key(0), learner.schedule(0))
-    return jax.jit(learner.learn)(sent, now, steps, np.array(draws, np.float32))
+    place = np.array(draws, np.float32)
+    return jax.jit(learner.learn)(sent, now, steps, Draws(np.int32(0), place, np.zeros((*place.shape, 0), np.float32)))
 
 
 def test_two_gradient_steps_follow_a_target_network_that_moves_half_the_way() -> None:

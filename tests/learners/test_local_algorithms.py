@@ -399,7 +399,8 @@ def test_another_kind_of_the_same_family_keeps_the_settings_of_the_preset() -> N
     trust = as_kind(ppo, "trpo")
     assert (trust.steps_per_iteration, trust.bootstrap_at_time_limit, trust.kl_target) == (77, False, ppo.kl_target)
     assert as_kind(ppo, "a2c").learning_rate == A2CConfig().learning_rate
-    assert as_kind(ppo, "dqn").steps_per_iteration == 256
+    other = as_kind(replace(ppo, reward_statistic="return", discount=0.5), "dqn")
+    assert (other.steps_per_iteration, other.reward_statistic, other.discount) == (256, "return", 0.5)
 
 
 # Personal weights

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from fedpohcs.privacy import masking
+from fedpohcs.privacy.choice import Choice
 from fedpohcs.privacy.errors import RefusedError
 from fedpohcs.privacy.ledger import MAX_SESSIONS
 from fedpohcs.privacy.messages import HEADER, Kind, Message, pack_rows, parse
-from fedpohcs.privacy.sealing import SEALED_LEVEL, seal
+from fedpohcs.privacy.sealing import seal
 from fedpohcs.privacy.sketch import count_sketch, sketch_seed
-from fedpohcs.privacy.terms import Invitation, signed_choice
+from fedpohcs.privacy.terms import Invitation
 from privacy.federation import IDS, POLICY, RUN, SMALL, Federation, make_table, only
 
 
@@ -125,7 +126,7 @@ def sealed_levels(federation: Federation, number: int = 0) -> tuple[bytes, dict[
 
 
 def ballot(tag: bytes, levels: dict[int, dict[int, bytes]], to: int, of: list[int]) -> bytes:
-    body = pack_rows(SEALED_LEVEL, ((sender, levels[sender][to]) for sender in of if sender != to))
+    body = pack_rows("I21s", ((sender, levels[sender][to]) for sender in of if sender != to))
     return Message(Kind.BALLOT, to, tag, body).to_bytes()
 
 
@@ -156,7 +157,7 @@ def test_a_member_cannot_speak_for_another_member() -> None:
     tag, levels = sealed_levels(federation)
     spy, context = federation.clients[0], Invitation(0, federation.cohort()).context(federation.server._session, POLICY)
     for key in (spy._member().group_key, spy._pair_key(1), spy._pair_key(2)):
-        forged = {**levels[2], 1: seal(key, 2, context, b"\1\0\0\0\0")}
+        forged = {**levels[2], 1: seal(masking.round_keys(key, context).seal, 2, b"\1\0\0\0\0")}
         assert answered(federation, 1, ballot(tag, {**levels, 2: forged}, 1, everyone)) is None
         federation = Federation(config=IDS).start()
         tag, levels = sealed_levels(federation)
@@ -180,10 +181,9 @@ def sign_another_choice(federation: Federation, liar: int) -> Any:
     def lie(message: bytes) -> bytes:
         header = parse(message)
         context = Invitation(0, federation.cohort()).context(federation.server._session, POLICY)
-        chosen = (liar, 5) if liar < 5 else (0, liar)
-        signature = federation.clients[liar]._identity.sign(signed_choice(context, chosen))
-        body = pack_rows("I", ((c,) for c in chosen)) + signature
-        return Message(Kind.CHOICE, liar, header.tag, body).to_bytes()
+        choice = Choice((liar, 5) if liar < 5 else (0, liar), (1.0, 1.0))
+        signature = federation.clients[liar]._identity.sign(choice.signed(context))
+        return Message(Kind.CHOICE, liar, header.tag, choice.body() + signature).to_bytes()
 
     return lie
 

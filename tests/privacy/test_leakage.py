@@ -124,4 +124,4 @@ def test_two_worlds_with_equal_scores_cannot_be_told_apart_from_uploads() -> Non
         label.append(mirrored)
     label = np.array(label)
     assert classifier_area(np.array(clear), label) > 0.99  # the classifier can tell them apart in the clear
-    assert abs(classifier_area(np.array(masked), label) - 0.5) < 0.03
+    assert abs(classifier_area(np.array(masked), label) - 0.5) < 0.06  # four standard deviations of chance

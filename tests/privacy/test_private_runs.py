@@ -12,6 +12,7 @@ from fedpohcs.cli import main
 from fedpohcs.core.config import DefenceConfig, ExperimentConfig, ModellingConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
+from fedpohcs.core.randomness import Purpose
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics
 from fedpohcs.privacy.messages import Kind, parse
@@ -56,9 +57,13 @@ def test_masked_and_encrypted_runs_select_alike(selector: str, tmp_path: Path) -
 @pytest.mark.parametrize("selector", ["fedpohcs", "power-of-choice", "gradient-norm", "gradient-sampling"])
 @pytest.mark.parametrize("epsilon", [None, 20.0])
 def test_runs_that_release_ids_alone_equal_those_that_release_scores(
-    selector: str, epsilon: float | None, tmp_path: Path
+    selector: str, epsilon: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same clients train, so policies and returns are the same to the byte; only scores are not recorded."""
+    """The same clients train, so policies and returns are the same to the byte; only scores are not recorded.
+
+    Where candidates draw, they get the coin that the server would have tossed.
+    """
+    monkeypatch.setattr("fedpohcs.privacy.choice.common_coin", server_coin)
     protection = replace(COHORT, epsilon=epsilon, scalar_limit=100.0 if epsilon else None)
     for release in ("ids", "scores"):
         config = replace(CONFIG, selector=selector, protection=replace(protection, release=release))
@@ -66,6 +71,24 @@ def test_runs_that_release_ids_alone_equal_those_that_release_scores(
     assert (tmp_path / "ids" / "rounds.csv").read_bytes() == (tmp_path / "scores" / "rounds.csv").read_bytes()
     ids, scores = (load_run(tmp_path / release).clients for release in ("ids", "scores"))
     assert "candidate" in scores["role"] and "candidate" not in ids["role"]
+
+
+def server_coin(values: object, round_number: int) -> list[int]:
+    """What the server seeds its generator with in the clear."""
+    return [CONFIG.seed, Purpose.SELECTION, round_number, 0]
+
+
+def test_private_drawing_learns_as_drawing_in_the_clear_with_the_same_coin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of 24 bits are exact here, so that the returns of whole runs are equal to the byte."""
+    monkeypatch.setattr("fedpohcs.privacy.choice.common_coin", server_coin)
+    config = replace(CONFIG, selector="gradient-sampling", rounds=4, protection=replace(COHORT, score_bits=24))
+    run_experiment(config, tmp_path / "masked")
+    run_experiment(replace(config, privacy="none"), tmp_path / "none")
+    masked, clear = (load_run(tmp_path / name).rounds for name in ("masked", "none"))
+    for column in ("mean_return", "selected"):
+        assert masked[column].tolist() == clear[column].tolist()
 
 
 def test_a_precise_run_selects_as_the_exact_metric_on_all_pairs(tmp_path: Path) -> None:
@@ -83,7 +106,7 @@ def test_costs_of_a_private_round_are_recorded_and_counted(tmp_path: Path) -> No
     run = load_run(tmp_path / "run")
     up, down = (values(run, "asked", f"{way}_bytes", 1) for way in ("upload", "download"))
     assert len(up) == len(down) == 6
-    levels, choice = 20 + 5 * 25, 20 + 3 * 4 + 64
+    levels, choice = 20 + 5 * 25, 20 + 3 * 8 + 64
     assert set(up.values()) == {16 + 4 * (COHORT.sketch_size - 16) + 16 + levels + choice}
     assert set(values(run, "asked", "attempts", 1).values()) == {1.0}
     assert set(values(run, "asked", "privacy_loss", 1).values()) == {2.0}

@@ -72,7 +72,7 @@ def test_ids_alone_are_the_choice_by_scores(kind: Kind) -> None:
 def test_a_client_lost_before_its_upload_leaves_the_round_without_scores() -> None:
     federation = Federation().start()
     federation.down = only(Kind.INVITATION, lambda message: None, 2)
-    assert federation.select() == ({}, None, "lost before the sum: client 2", (2,))
+    assert federation.select() == ({}, None, (), "lost before the sum: client 2", (2,))
     federation.down = deliver
     assert len(federation.select(1).scores) == 6
 
@@ -363,14 +363,21 @@ def test_a_client_goes_on_from_its_stored_state_and_still_refuses_a_replay() -> 
 def test_no_mask_is_used_twice_over_a_hundred_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each restart repeats the rounds of the one before, as a run does that is resumed from an old checkpoint."""
     masks, blinds = Counter[bytes](), Counter[bytes]()
-    stream = masking.keystream
+    stream, derived, blinding = masking.stream, masking.derived, set[bytes]()
 
-    def counted(key: bytes, label: bytes, context: bytes, length: int) -> np.ndarray:
-        drawn = stream(key, label, context, length)
-        {b"mask": masks, b"blind": blinds}.get(label, Counter())[drawn[:32].tobytes()] += 1
+    def noted(key: bytes, label: bytes, context: bytes) -> bytes:
+        made = derived(key, label, context)
+        blinding.update([made] if label == b"blind" else [])
+        return made
+
+    def counted(key: bytes, length: int) -> np.ndarray:
+        drawn = stream(key, length)
+        if length == masking.payload_bytes(SMALL.num_words - 16):
+            (blinds if key in blinding else masks)[drawn[:32].tobytes()] += 1
         return drawn
 
-    monkeypatch.setattr(masking, "keystream", counted)
+    monkeypatch.setattr(masking, "derived", noted)
+    monkeypatch.setattr(masking, "stream", counted)
     for restart in range(100):
         federation = Federation(4).start()
         federation.tables[0] = make_table(1000 + restart)

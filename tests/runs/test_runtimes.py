@@ -11,11 +11,12 @@ import pytest
 from scipy.special import logsumexp
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.learning import DQNConfig, as_kind
+from fedpohcs.core.learning import DQNConfig, OffPolicyConfig, QAvgConfig, as_kind, learner_class
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import LEARNERS, WORLDS
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor
+from fedpohcs.learners.networks import apply_layers
 from fedpohcs.runs.export import export_policy, load_run_policy
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.policy import load_policy
@@ -35,6 +36,9 @@ def gym(env: str, **changes: Any) -> ExperimentConfig:
     return small("gym", **changes, scenario=GymConfig(env=env))
 
 
+SQUASHED = ("ddpg", "td3", "sac")
+TINY: dict[str, Any] = {"replay_size": 8, "hidden_sizes": (8,), "filter_warmup_steps": 500}
+NOT_EXPORTED = {kind for kind in LEARNERS if not learner_class(kind).exportable}
 CONFIGS = {
     "mountain-cars": small("mountain-cars"),
     "tabular": small("tabular"),
@@ -49,16 +53,25 @@ CONFIGS = {
     "gym, dqn": gym("CartPole-v1", learner=DQNConfig(hidden_sizes=(8,), filter_warmup_steps=500)),
     "hongkong": small("hongkong"),
     **{
-        kind: small("tabular", learner=as_kind(preset("tabular").learner, kind))
-        for kind in sorted({*LEARNERS} - {"ppo", "dqn"})
+        kind: small("mountain-cars", learner=replace(as_kind(preset("mountain-cars").learner, kind), **TINY))
+        for kind in SQUASHED
     },
+    **{
+        kind: small("tabular", learner=as_kind(preset("tabular").learner, kind))
+        for kind in sorted({*LEARNERS} - {"ppo", "dqn", *SQUASHED, *NOT_EXPORTED})
+    },
+    "random-mdps": small("random-mdps"),
+    "windy-cliffs": small("windy-cliffs"),
+    **{name: small(name) for name in ("cartpoles", "acrobots", "pendulums", "discrete-mountain-cars")},
+    "perturbed-kernels": small("perturbed-kernels", learner=as_kind(preset("tabular").learner, "ppo")),
 }
 NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}
 
 
 def test_no_world_and_no_learner_is_forgotten() -> None:
     assert {config.world for config in CONFIGS.values()} == set(WORLDS)
-    assert {config.learner.kind for config in CONFIGS.values()} == set(LEARNERS)
+    assert {config.learner.kind for config in CONFIGS.values()} | NOT_EXPORTED == set(LEARNERS)
+    assert sorted(NOT_EXPORTED) == ["sarsa"]
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -84,7 +97,9 @@ def trained_output(executor: LocalExecutor, observation: np.ndarray, client: int
     filters = jax.tree.map(lambda x: x[client], executor.state.filters)
     learner, params = executor.learner, executor.initial_params()
     filtered = learner.filtered(filters, observation)
-    if executor.config.learner.kind == "dqn":
+    if isinstance(executor.config.learner, OffPolicyConfig):
+        return np.asarray(apply_layers(params.policy.layers, filtered))
+    if isinstance(executor.config.learner, QAvgConfig):
         return np.asarray(learner.apply(params.policy.layers, filtered))  # pyright: ignore[reportAttributeAccessIssue]
     found = learner.distribution(params, filtered)
     return np.asarray(found.mean if hasattr(found, "mean") else found.logits)
@@ -110,6 +125,12 @@ def test_onnx_runtime_and_numpy_act_as_the_code_that_trains(
         assert action.tolist() == policy.act(seen, client).tolist() == expected.argmax(1).tolist()
     else:
         np.testing.assert_allclose(action, policy.act(seen, client), rtol=1e-6, atol=1e-6)
+    if executor.config.learner.kind in SQUASHED:
+        filters = jax.tree.map(lambda x: x[client], executor.state.filters)
+        learner, params = executor.learner, executor.initial_params()
+        actor = learner.actor(params, filters, learner.schedule(0), training=False)
+        without_noise = actor.act(seen, np.zeros((len(seen), 1), np.float32))
+        np.testing.assert_allclose(action, without_noise, rtol=1e-5, atol=1e-5)
 
 
 def test_the_default_filter_is_the_same_in_numpy_and_onnx(stored: tuple[LocalExecutor, Path], tmp_path: Path) -> None:

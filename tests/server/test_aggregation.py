@@ -241,7 +241,7 @@ def test_equally_good_updates_are_chosen_by_the_lower_id(rows: np.ndarray) -> No
 def test_what_each_update_contributed_is_told(name: str) -> None:
     rows = np.random.default_rng(1).normal(size=(6, NUM_NUMBERS))
     rows[2] = 1e4
-    federation = FederationConfig(aggregator=name)
+    federation = FederationConfig(aggregator=name, filter_sigma=10.0)
     sent = ClientUpdates(np.arange(10, 16), from_rows(rows), np.ones(6, int))
     counted = aggregate(START, sent, np.ones(6), federation).info["counted"]
     assert ((counted >= 0) & (counted <= 1)).all()

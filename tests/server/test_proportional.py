@@ -90,17 +90,14 @@ def test_a_client_without_a_number_is_not_drawn_while_others_have_one() -> None:
     assert shares("gradient-sampling", 2, 200, return_gradient=[1.0, np.nan, 1.0, 1.0])[1] == 0
 
 
-def test_tickets_draw_in_proportion_without_a_comparison_of_numbers() -> None:
-    """Each client waits for an exponential time with its number as the rate; the first ones are taken."""
-    gradient, generator = np.array([5.0, 1.0, 3.0, 1.0]), np.random.default_rng(0)
-    weight = np.ones(8) / 9
-    weight[0] = 2 / 9  # client 0, the last of the four
-    times = np.zeros(4)
-    for _ in range(6000):
-        tickets = np.log(generator.exponential(size=4) / gradient)
-        selection = chosen("gradient-sampling", question(1, 0, weight), private=True, return_gradient=tickets.tolist())
-        times += np.isin(CLIENTS, selection.client)
-    np.testing.assert_allclose(times / 6000, [5 / 11, 1 / 11, 3 / 11, 2 / 11], atol=0.025)
+def test_a_draw_of_the_candidates_is_taken_with_its_weights() -> None:
+    selector, asked = make_selector("gradient-sampling"), question(2, 0)
+    metrics = CandidateMetrics(CLIENTS, private=True, chosen=CLIENTS[:2], chosen_weight=np.array([4.0, 1.0]))
+    selection, _ = selector.select(asked, metrics, None)
+    assert selection.client.tolist() == CLIENTS[:2].tolist()
+    assert selection.weight is not None and selection.weight.tolist() == [4, 1]
+    nothing, _ = selector.select(asked, metrics._replace(chosen_weight=np.zeros(2)), None)
+    assert nothing.weight is None  # nobody has a number: updates count as the config says
 
 
 @pytest.mark.parametrize("name", ["potential-sampling", "gradient-sampling", "gradient-sampling-one-phase"])
@@ -130,14 +127,16 @@ def test_one_phase_asks_everyone_once_and_then_those_that_trained() -> None:
     assert selector.asks(asked, state).tolist() == sorted({*selection.client.tolist(), 7})
 
 
-def test_under_privacy_clients_draw_themselves_and_one_phase_is_refused(tmp_path: Path) -> None:
+def test_under_privacy_clients_draw_themselves_and_one_phase_needs_their_numbers(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     config = replace(CONFIG, selector="gradient-sampling", privacy="masked")
     run_experiment(config, tmp_path / "one")
     run_experiment(config, tmp_path / "other")
     assert (tmp_path / "one/rounds.csv").read_bytes() == (tmp_path / "other/rounds.csv").read_bytes()
-    with pytest.raises(UserError, match="remembers numbers"):
+    with pytest.raises(UserError, match="needs the values of its metrics"):
         run_experiment(replace(config, selector="gradient-sampling-one-phase"))
+    released = replace(config, protection=replace(config.protection, release="scores"))
+    run_experiment(replace(released, selector="gradient-sampling-one-phase"), tmp_path / "one-phase")
     with pytest.raises(UserError, match="needs the tables themselves"):
         run_experiment(replace(config, selector="potential-sampling"))
 

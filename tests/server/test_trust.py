@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,13 +19,15 @@ from fedpohcs.analysis.groups import load_groups
 from fedpohcs.analysis.tables import statistics_tables
 from fedpohcs.analysis.trust import trust_figures
 from fedpohcs.cli import main
+from fedpohcs.core.algorithms import with_algorithm
 from fedpohcs.core.config import AttackConfig, DefenceConfig, ExperimentConfig, FederationConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import AGGREGATORS, ATTACKS, SELECTORS
 from fedpohcs.core.toml import read_toml
+from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
-from fedpohcs.execution.attacked import Attack, AttackedExecutor
+from fedpohcs.execution.attacked import Attack, AttackContext, AttackedExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.runs.checkpoints import checkpoint_files
 from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment, start_training
@@ -284,6 +289,65 @@ def test_noise_is_as_large_as_the_scale_says_and_comes_from_the_seed() -> None:
     change = truth.params.policy.layers[0].kernel[1] - start.policy.layers[0].kernel
     noise = first.policy.layers[0].kernel[1] - start.policy.layers[0].kernel
     assert 5 < np.linalg.norm(noise) / np.linalg.norm(change) < 20
+
+
+def test_no_change_is_what_the_server_sent() -> None:
+    start = {"w": np.array([1.0, 2.0])}
+    sent = ATTACKS["zero-gradient"].forge({"w": np.array([5.0, 5.0])}, start, context())
+    assert sent["w"].tolist() == [1.0, 2.0]
+
+
+def context(scale: float = 1.0, updates: Any = None, client: int = 0) -> AttackContext:
+    return AttackContext(scale, np.random.default_rng(client), np.random.default_rng(7), updates)
+
+
+def test_uniform_noise_is_bounded_by_the_scale_times_the_range_of_the_change() -> None:
+    start, update = {"w": np.zeros(1000)}, {"w": np.linspace(-1, 3, 1000)}
+    noise = ATTACKS["uniform-noise"].forge(update, start, context(3.0))["w"] - update["w"]
+    assert 11.5 < noise.max() <= 12 and -12 <= noise.min() < -11.5
+    assert abs(noise.mean()) < 0.8
+
+
+def test_colluding_clients_send_their_mean_moved_by_their_largest_distance() -> None:
+    updates = {"a": np.array([[0.0], [3.0], [0.0]]), "b": np.array([[0.0, 0.0], [0.0, 0.0], [4.0, 0.0]])}
+    sent = [
+        ATTACKS["colluding"].forge(take_clients(updates, row), None, context(1.5, updates, row)) for row in range(3)
+    ]
+    vectors = [np.concatenate([one["a"], one["b"]]) for one in sent]
+    mean = np.array([1.0, 4 / 3, 0.0])
+    assert math.isclose(np.linalg.norm(vectors[0] - mean), 1.5 * 5)  # from (3, 0, 0) to (0, 4, 0)
+    assert all(np.array_equal(one, vectors[0]) for one in vectors)
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_rewards_are_negated_or_shuffled_among_steps(xp: Any) -> None:
+    reward, valid = xp.arange(12.0).reshape(6, 2), xp.array([[True, True]] * 4 + [[True, False], [False, False]])
+    noise = xp.asarray(np.random.default_rng(0).random((6, 2)))
+    assert np.array_equal(ATTACKS["flipped-reward"].forge().reward(reward, valid, noise), -reward)
+    shuffled = np.asarray(ATTACKS["shuffled-rewards"].forge().reward(reward, valid, noise))
+    kept = np.asarray(valid)
+    assert sorted(shuffled[kept]) == sorted(np.asarray(reward)[kept])
+    assert not np.array_equal(shuffled[kept], np.asarray(reward)[kept])
+    assert np.array_equal(shuffled[~kept], np.asarray(reward)[~kept])
+
+
+@pytest.mark.parametrize("kind", ["flipped-reward", "random-action"])
+def test_byzantine_clients_learn_from_spoiled_episodes_and_the_others_do_not(kind: str) -> None:
+    """Of a gradient, flipped rewards are the opposite; the server's own episodes are never spoiled."""
+    config = with_algorithm(replace(CONFIG, attack=AttackConfig(kind, (2,))), "gpomdp")
+    learner = replace(config.learner, episodes=3, filter_warmup_steps=0, filter_rewards=False)
+    config = replace(config, learner=learner)
+    (within, _), (_, told) = attacked(config), attacked(config)
+    clients, start = np.array([1, 2, 3]), within.initial_params()
+    one, other = (executor.simulate(start, 0, clients, {}, 1) for executor in (within, told))
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    truth, lies = within.train(start, 0, clients), told.train(start, 0, clients)
+    honest, sent = (x.params.policy.layers[0].kernel - start.policy.layers[0].kernel for x in (truth, lies))
+    np.testing.assert_allclose(sent[[0, 2]], honest[[0, 2]], atol=1e-6)
+    if kind == "flipped-reward":
+        np.testing.assert_allclose(sent[1], -honest[1], atol=1e-5)
+    assert np.abs(sent[1] - honest[1]).max() > 1e-4
+    np.testing.assert_array_equal(lies.info["lied"], [0, 1, 0])
 
 
 def test_one_of_the_selected_lies_each_round(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class FlatDraws(DQN):
     """Draws without an axis of local iterations."""
 
     def draws(self, generator: np.random.Generator) -> np.ndarray:
-        return super().draws(generator)[0]
+        return super().draws(generator).place[0]
 
 
 class Moody(DQN):

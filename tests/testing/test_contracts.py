@@ -34,6 +34,9 @@ CONFIGS = {"gym": from_dict({"world": "gym", "level": "own", "env": "CartPole-v1
 
 
 SLOW_KINDS = {"fedprox", "fedkl", "fmarl", "a2c", "npg", "trpo"}  # relatives of ppo; each takes 10 s or more
+SLOW_KINDS |= {"dcpi", "ddpg", "td3"}  # relatives of dqn and sac
+SLOW_KINDS |= {"gpomdp", "fedsvrpg-m", "mfpo", "fednpg-admm"}
+SLOW_KINDS |= {"sarsa"}  # a relative of qavg
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW_KINDS)) for k in LEARNERS])

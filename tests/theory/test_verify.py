@@ -217,7 +217,7 @@ def test_taking_instances_keeps_their_arrays_together() -> None:
 def test_the_examples_of_the_page_run() -> None:
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     for code in examples:
         exec(compile(code, "theory.md", "exec"), {})
 

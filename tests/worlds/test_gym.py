@@ -1,6 +1,7 @@
 """Users' own Gymnasium environments, good and bad."""
 
 import importlib.util
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -262,6 +263,14 @@ def test_a_missing_package_is_named_in_one_line(
     assert main(["train", f"gym/{name}", "--out", str(tmp_path / "run")]) == 2
     needs = f"needs the packages of Gymnasium's {extra}. Install them: pip install 'gymnasium[{extra}]'"
     assert capsys.readouterr().err == f"fedpohcs: scenario.env (={name!r}) {needs}\n"
+
+
+def test_mujoco_neither_prints_its_warnings_nor_writes_them_into_the_folder_of_the_user(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    code = "from fedpohcs.worlds.gym import make_environment; make_environment('HalfCheetah-v5', 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.glob("*.TXT"))
 
 
 def test_presets_are_named_by_their_environment_and_differ_in_physics() -> None:

@@ -158,9 +158,13 @@ def _speed(groups: Sequence[Group], thresholds: Sequence[float], last_round: int
     first = [label for label, time in times.items() if time.estimate == fastest]
     rest = [f"{label}: {_show_time(time)}" for label, time in times.items() if label not in first]
     median = "median " if any(len(time.times) > 1 for time in times.values()) else ""
-    reach = "reaches" if len(first) == 1 else "reach"
-    compared = f" first ({'; '.join(rest)})" if rest else ""
-    yield f"{_join(first)} {reach} a mean return of {threshold:g} in {median}round {fastest:g}{compared}."
+    one = len(first) == 1
+    if rest:
+        named = f"{_join(first)} {'is' if one else 'are'} the first to reach a mean return of {threshold:g},"
+        yield f"{named} in {median}round {fastest:g} ({'; '.join(rest)})."
+    else:
+        reach = "reaches" if one else "reach"
+        yield f"{_join(first)} {reach} a mean return of {threshold:g} in {median}round {fastest:g}."
 
 
 def _rounds_to(group: Group, threshold: float, last_round: int) -> TimeToThreshold:
@@ -201,7 +205,14 @@ def _show_interval(interval: Interval) -> str:
 
 
 def _show(value: float) -> str:
-    """About three significant digits."""
+    """About three significant digits; two of small numbers, so that a small difference is not shown as 0.
+
+    Example:
+        >>> [_show(value) for value in (1234.5, 12.34, 1.234, 0.0523, 0.00071, 1e-9)]
+        ['1234', '12.3', '1.23', '0.052', '0.00071', '0.00']
+    """
+    if 1e-4 <= abs(value) < 0.1:
+        return f"{value:.2g}"
     text = f"{value:.{0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2}f}"
     return text.lstrip("-") if float(text) == 0 else text
 

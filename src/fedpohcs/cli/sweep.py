@@ -31,7 +31,7 @@ class SweepOptions:
     metric: Literal["mean_return", "weighted_return", "worst_tenth", "min_return", "max_return"] = "mean_return"
     """Column of rounds.csv to maximise."""
     window: int = 5
-    """The score of a trial is the mean of its latest evaluations, so many."""
+    """Number of latest evaluations whose mean is the score of a trial."""
     pruner: Literal["median", "halving", "none"] = "median"
     """Which trials are stopped early: those below the median of the others in the same round, those that successive
     halving drops, or none."""

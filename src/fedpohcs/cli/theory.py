@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedpohcs.theory.rates import Rate
     from fedpohcs.theory.verify import Finding
 
-FIGURES = ("error-bound", "heterogeneity", "selection", "aggregation")
+FIGURES = ("error-bound", "heterogeneity", "selection", "aggregation", "conservative")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def verify(arguments: list[str]) -> None:
 
 
 def plot(arguments: list[str]) -> None:
-    """Draw the error bound, the effects of heterogeneity and selection, and the aggregation error."""
+    """Draw the error bound, the effects of heterogeneity and selection, aggregation errors, conservative clients."""
     given = parse(PlotOptions, "fedpohcs theory plot", plot.__doc__, arguments)
     names = given.figures.split(",")
     for name in names:

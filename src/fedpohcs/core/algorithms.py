@@ -118,9 +118,21 @@ LOCAL = Algorithm(
     "Every client alone: all train in every round, and nothing is shared.",
     {"selector": "full", "federation": {"personal": "all"}},
 )
+POOLED = Algorithm(
+    "One learner on the episodes of all clients, as if their worlds were in one place.",
+    {"selector": "full", "federation": {"pooled": True, "filters": "shared"}},
+)
+FINETUNED = Algorithm(
+    "FedAvg, and 25 local iterations of every client alone after the last round.",
+    _fedavg(federation={"finetune_iterations": 25}),
+)
 FEDPER = Algorithm(
     "FedAvg whose clients keep the last layer of the policy (Arivazhagan et al., 2019).",
     _fedavg(federation={"personal": "last-layer"}),
+)
+FEDAVG_EMBEDDING = Algorithm(
+    "FedAvg whose clients learn a vector of their own before the observation (Jin et al., 2022).",
+    _fedavg(federation={"personal": "embedding"}),
 )
 FEDPROX = Algorithm(
     "FedAvg with a proximal term to the weights sent (Li et al., 2020).", _fedavg(learner={"kind": "fedprox"})
@@ -139,6 +151,66 @@ PPO_CLIP = Algorithm(
     "FedAvg of PPO with the clipped surrogate, 10 epochs (Schulman et al., 2017).",
     _fedavg(learner={"kind": "ppo", "loss": "clip", "epochs": 10}),
 )
+UNFILTERED = {"filter_observations": False, "filter_rewards": False, "filter_warmup_steps": 0}
+DQN = Algorithm("FedAvg of double DQN (van Hasselt et al., 2016).", _fedavg(learner={"kind": "dqn"}))
+DQNAVG = Algorithm(
+    "DQN of all clients with merged networks, and all else anew in every round (Jin et al., 2022).",
+    {
+        "selector": "full",
+        "federation": {"update_weights": "clients"},
+        "learner": {
+            "kind": "dqn",
+            "hidden_sizes": (128,),
+            "discount": 0.9,
+            "local_iterations": 12,
+            "episodes_per_iteration": 1,
+            "updates_per_iteration": 100,  # published: as many as steps; a CartPole has 10 to 200 per episode
+            "batch_size": 16,
+            "replay_size": 1_000,
+            "replay_start": 32,
+            "memory_at_merge": "reset",
+            "target_rate": 1.0,
+            "target_period": 10,
+            "double": False,
+            "epsilon_decay": 0.99**12,  # per round of 12 episodes
+            "epsilon_floor": 0.01,
+            **UNFILTERED,
+        },
+    },
+)
+DCPI = Algorithm(
+    "FedAvg of deep conservative policy iteration (Vieillard et al., 2020).", _fedavg(learner={"kind": "dcpi"})
+)
+DDPGAVG = Algorithm(
+    "DDPG of all clients with merged networks, and all else anew in every round (Jin et al., 2022).",
+    {
+        "selector": "full",
+        "federation": {"update_weights": "clients"},
+        "learner": {
+            "kind": "ddpg",
+            "hidden_sizes": (400, 300),
+            "discount": 0.99,
+            "local_iterations": 10,
+            "steps_per_iteration": 1_000,
+            "updates_per_iteration": 1_000,
+            "learning_rate": 1e-4,
+            "policy_learning_rate": 1e-4,
+            "batch_size": 64,
+            "replay_size": 100_000,
+            "replay_start": 1_000,
+            "memory_at_merge": "reset",
+            "target_rate": 1e-3,
+            "noise_kind": "ou",
+            "noise": 0.38,  # of a process with theta .15 and sigma .2
+            "noise_decay": 1.0,
+            "noise_floor": 0.38,
+            **UNFILTERED,
+        },
+    },
+)
+DDPG = Algorithm("FedAvg of DDPG (Lillicrap et al., 2016).", _fedavg(learner={"kind": "ddpg"}))
+TD3 = Algorithm("FedAvg of TD3 (Fujimoto et al., 2018).", _fedavg(learner={"kind": "td3"}))
+SAC = Algorithm("FedAvg of SAC (Haarnoja et al., 2018).", _fedavg(learner={"kind": "sac"}))
 FEDAVGM = Algorithm("FedAvg with server momentum (Hsu et al., 2019).", _with_optimiser("momentum"))
 FEDADAM = Algorithm("FedAvg with Adam on the server (Reddi et al., 2021).", _with_optimiser("adam"))
 FEDYOGI = Algorithm("FedAvg with Yogi on the server (Reddi et al., 2021).", _with_optimiser("yogi"))
@@ -154,3 +226,44 @@ SCAFFOLD = Algorithm(
 )
 FEDCM = Algorithm("FedAvg with the server's momentum in local steps (Xu et al., 2021).", _with_optimiser("fedcm"))
 QFFL = Algorithm("FedAvg that weighs clients by powers of their loss (Li et al., 2020).", _with_optimiser("qffl"))
+GRADIENT_STEP = {"learning_rate": 1e-3, "beta2": 0.999, "epsilon": 1e-8}
+"""Of Adam on the server; the rate is FedPG-BR's on CartPole."""
+
+
+def _policy_gradient(episodes: int, federation: Settings, **server: Any) -> Settings:
+    """One gradient of so many episodes per client, and steps of Adam on the server."""
+    return _fedavg(
+        learner={"kind": "gpomdp", "episodes": episodes},
+        federation={"server_optimiser": "svrpg", "update_weights": "clients", **federation},
+        server_optimiser={**GRADIENT_STEP, **server},
+    )
+
+
+GPOMDP = Algorithm(
+    "One gradient per client and round, Adam on the server (Baxter and Bartlett, 2001).",
+    _policy_gradient(16, {}, inner_steps=1),
+)
+SVRPG = Algorithm(
+    "GPOMDP with further server steps of reduced variance (Papini et al., 2018).",
+    _policy_gradient(16, {}, inner_steps=3),
+)
+FEDPG_BR = Algorithm(
+    "SVRPG with a Byzantine filter and random batch sizes (Fan et al., 2021).",
+    _policy_gradient(20, {"aggregator": "fedpg-filter"}, inner_steps=0, batch_episodes=(12, 20)),
+)
+FEDSVRPG_M = Algorithm(
+    "Local policy gradients with the server's momentum and reduced variance (Wang et al., 2024).",
+    _fedavg(learner={"kind": "fedsvrpg-m"}, federation={"server_optimiser": "last-change"}),
+)
+MFPO = Algorithm(
+    "Local policy gradients whose momentum is averaged like the weights (Yue et al., 2024).",
+    _fedavg(learner={"kind": "mfpo"}),
+)
+FEDNPG_ADMM = Algorithm(
+    "Natural gradients that clients agree on by ADMM, without Fisher matrices in messages (Lan et al., 2023).",
+    _fedavg(
+        learner={"kind": "fednpg-admm"},
+        federation={"server_optimiser": "last-change", "update_weights": "clients"},
+        server_optimiser={"learning_rate": 0.1},
+    ),
+)

@@ -40,6 +40,12 @@ class FederationConfig:
     """f, the Byzantine clients among those selected that a robust aggregator must tolerate. More need a larger K."""
     change_limit: float = 2.0
     """Of norm-clip: the largest change of an update, in multiples of the median change."""
+    filter_sigma: float = 0.06
+    """Of fedpg-filter: sigma, a bound on the noise of an honest gradient, in units of the change that clients send."""
+    filter_delta: float = 0.6
+    """Of fedpg-filter: delta; a smaller one makes the threshold larger."""
+    filter_episodes: int = 16
+    """Of fedpg-filter: B, the episodes behind a gradient, where no server optimiser draws their number."""
     server_optimiser: str | None = None
     """How the server gets from the aggregated policy to the new one; see `fedpohcs list`. None: as the selector
     recommends, which for most is identity."""
@@ -49,9 +55,19 @@ class FederationConfig:
     """Rounds from one evaluation to the next."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
-    personal: Literal["none", "critic", "last-layer", "all"] = "none"
+    personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"
     """Weights that each client keeps for itself, and which the mean of the others does not change: the critic, the last
-    layer of the policy, or all, so that every client learns alone."""
+    layer of the policy, a vector before the observation that tells clients apart, or all, so that every client learns
+    alone."""
+    filters: Literal["own", "shared"] = "own"
+    """Each client rescales observations and rewards by its own statistics, or all by those of all clients together,
+    which are pooled after every training and evaluation."""
+    pooled: bool = False
+    """One learner trains on the episodes of all clients, and no updates are averaged: the centralised reference. It
+    plays as many steps per round as K clients train on. Needs shared filters and the selector full."""
+    finetune_iterations: int = 0
+    """Local iterations of every client after the last round, from the final policy; the returns that the clients then
+    reach are stored beside those of that policy. 0: none."""
     held_out_clients: int = 0
     """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
     held_out_placement: Placement = "between"
@@ -64,7 +80,8 @@ class FederationConfig:
         rule = f"must not exceed {MOST_CLIENTS}, those that are held out included"
         require(n + self.held_out_clients <= MOST_CLIENTS, "federation.num_clients", n, rule)
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
-        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
+        require_positive("federation.", self, "filter_sigma", "filter_delta", "filter_episodes")
+        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients", "finetune_iterations")
         require(
             k <= d,
             "federation.num_selected",
@@ -73,6 +90,9 @@ class FederationConfig:
             "Sample more or train fewer.",
         )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
+        rule, remedy = "needs federation.filters 'shared' and federation.personal 'none'", "Use --algorithm pooled."
+        plain = self.filters == "shared" and self.personal == "none"
+        require(plain or not self.pooled, "federation.pooled", self.pooled, rule, remedy)
         if self.client_weights is not None:
             weights = self.client_weights
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
@@ -102,6 +122,16 @@ class ServerOptimiserConfig:
     """Of qffl: how much more clients with a low return count. 0: as without it."""
     lipschitz: float = 1.0
     """Of qffl: L, which shortens the step where updates are long, the more the larger q is."""
+    inner_steps: int = 3
+    """Of svrpg: N, the server's steps per round, of which all but the first need episodes that the server plays itself.
+    0: a geometric number with mean (B + b)/b, drawn in every round."""
+    inner_episodes: int = 4
+    """Of svrpg: b, episodes of an inner step."""
+    batch_episodes: tuple[int, ...] | None = None
+    """Of svrpg: B, the episodes that every client plays, is drawn in every round from the first to the second of these
+    numbers. None: learner.episodes."""
+    simulated_client: int | Literal["mixture"] = "mixture"
+    """Of svrpg: whose world the server plays its episodes in: a client's, or that of a client drawn for every step."""
     parts: tuple[str, ...] | None = None
     """Parts of the parameters that it changes, such as policy; the others are averaged. None: all but controls, such
     as the KL coefficient."""
@@ -113,6 +143,14 @@ class ServerOptimiserConfig:
             require_positive(at, self, "learning_rate")
         require_not_negative(at, self, "epsilon", "q", "lipschitz")
         require_fraction(at, self, "learning_rate_decay", "alpha")
+        require_positive(at, self, "inner_episodes")
+        require_not_negative(at, self, "inner_steps")
+        where, span = self.simulated_client, self.batch_episodes
+        rule = "must be an id from 0, or 'mixture'"
+        require(where == "mixture" or where >= 0, f"{at}simulated_client", where, rule)
+        rule = "must be two numbers from 1, the smaller one first"
+        ascending = span is None or (len(span) == 2 and 1 <= span[0] <= span[1])
+        require(ascending, f"{at}batch_episodes", span, rule)
         for name in ("momentum", "beta1", "beta2"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{at}{name}", value, "must be at least 0 and below 1")
@@ -127,7 +165,7 @@ class ModellingConfig:
     episodes: int | None = None
     """Extra episodes that candidates play for their tables. None: tables use the episodes of the evaluation."""
     steps_per_episode: int | None = None
-    """Model only so many first steps of an episode. None: all."""
+    """Model only the first steps of an episode, up to this number. None: all."""
     observation_cell: float = 0.1
     """Width of a state cell, in units of the filtered observation."""
     discretiser: str | None = None
@@ -166,7 +204,7 @@ class ModellingConfig:
 
 @dataclass(frozen=True)
 class ProtectionConfig:
-    """How private selection protects measurements; docs/privacy.md is the specification."""
+    """How private selection protects measurements; docs/privacy-protocol.md is the specification."""
 
     sketch_size: int = 16_384
     """Words of 4 bytes that a candidate uploads in all; nearly all of them are slots of its sketch."""
@@ -178,7 +216,7 @@ class ProtectionConfig:
     """Returns and gradient norms are clipped to plus and minus this before they are rounded. None: they are not, which
     epsilon does not allow."""
     score_bits: int = 8
-    """A score is rounded to so many bits before it is uploaded."""
+    """Number of bits to which a score is rounded before it is uploaded."""
     min_cohort: int = 5
     """Least number of candidates in a sum: a sum of few candidates hides little."""
     epsilon: float | None = None
@@ -216,10 +254,10 @@ class DefenceConfig:
     """Limits to a Byzantine client's share of the selections; docs/trust.md has the cost of each. Off by default."""
 
     table_clip: float | None = None
-    """Scale down tables whose norm exceeds so many times the median norm of the candidates' tables. None: off."""
+    """Scale down tables whose norm exceeds this multiple of the median norm of the candidates' tables. None: off."""
     max_selections: int | None = None
-    """Select a client at most so often in any `window` rounds; beyond, it is no candidate. None: as often as it is
-    chosen."""
+    """Largest number of selections of a client in any `window` rounds; a client that has reached it is no candidate.
+    None: no limit."""
     window: int = 20
     """Rounds over which `max_selections` counts."""
 
@@ -229,6 +267,57 @@ class DefenceConfig:
         require_positive(
             "defence.", self, *(name for name in ("table_clip", "max_selections") if getattr(self, name) is not None)
         )
+
+
+@dataclass(frozen=True)
+class TimeConfig:
+    """Simulated time: how fast clients are, when they can be asked, and when the server closes a round."""
+
+    model: Literal["none", "constant", "log-normal", "trace"] = "none"
+    """Speeds of clients: no time is simulated, all are equally fast, drawn once per client, or as a file says."""
+    steps_per_second: float = 1000.0
+    """Environment steps that a client trains on per second; with log-normal speeds the median client."""
+    spread: float = 1.0
+    """Of log-normal: standard deviation of the logarithm of the speed."""
+    bytes_per_second: float | None = None
+    """Rate at which each client sends and receives. None: messages take no time. A trace has its own rates."""
+    availability: float = 1.0
+    """Probability that a sampled client can be asked, drawn anew every round. A trace says it itself."""
+    trace: str | None = None
+    """Of trace: CSV file with client, steps_per_second, bytes_per_second, from_second and until_second; it repeats
+    after the last second."""
+    over_selection: float = 1.0
+    """Select so many times K clients; the round closes when K updates have arrived, and later ones are dropped."""
+    deadline: float | None = None
+    """Seconds after the selection at which the round closes in any case. None: it waits."""
+    retry_seconds: float = 60.0
+    """Seconds that a round takes in which nobody trains."""
+    asynchronous: bool = False
+    """K clients train at any time, and every update is applied as it arrives: a round is one arrival. AFedPG's rounds
+    (Lan et al., 2025)."""
+    delay_exponent: float = 0.5
+    """Of asynchronous rounds: an update that began d rounds ago counts (1 + d) to the power of minus this. 0: all
+    count the same."""
+
+    def __post_init__(self) -> None:
+        at = "time."
+        check_kinds(at, self)
+        require_positive(at, self, "steps_per_second", "retry_seconds")
+        require_positive(at, self, *(name for name in ("bytes_per_second", "deadline") if getattr(self, name)))
+        for name in ("bytes_per_second", "deadline"):
+            require(getattr(self, name) != 0, f"{at}{name}", 0.0, "must be above 0")
+        require_not_negative(at, self, "spread", "delay_exponent")
+        require_fraction(at, self, "availability")
+        factor, rule = self.over_selection, "must be finite and at least 1"
+        require(1 <= factor < math.inf, "time.over_selection", factor, rule)
+        named = (self.trace is not None) == (self.model == "trace")
+        require(named, "time.trace", self.trace, "must name a file if time.model is 'trace', and only then")
+        plain = dataclasses.asdict(self) == {f.name: f.default for f in dataclasses.fields(self)}
+        rule = "must not be 'none' where another setting of time is given"
+        require(self.model != "none" or plain, "time.model", self.model, rule, "Use constant.")
+        closes = factor > 1 or self.deadline is not None
+        rule = "cannot be combined with over_selection or a deadline: every update counts when it arrives"
+        require(not (self.asynchronous and closes), "time.asynchronous", True, rule)
 
 
 @dataclass(frozen=True)
@@ -269,8 +358,8 @@ class ExperimentConfig:
     executor: Literal["vectorised", "one-by-one"] = "vectorised"
     """Run clients in parallel, or one after the other to debug."""
     groups: int = 2
-    """Clients are split into so many groups that run at the same time, or take turns where there are fewer cores. It
-    does not follow the cores by itself, because the last digits of a result depend on the size of a group."""
+    """Number of groups into which clients are split. Groups run at the same time if there are enough cores. The default
+    does not depend on the cores, because the last digits of a result depend on the size of a group."""
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or what `protection.release` says, by masks or by
     homomorphic encryption."""
@@ -282,6 +371,7 @@ class ExperimentConfig:
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
     defence: DefenceConfig = field(default_factory=DefenceConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
+    time: TimeConfig = field(default_factory=TimeConfig)
 
     def __post_init__(self) -> None:
         check_kinds("", self)
@@ -289,6 +379,9 @@ class ExperimentConfig:
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
         object.__setattr__(self, "scenario", scenario_for(self.world, self.scenario))
+        if self.federation.personal == "embedding" and not self.learner.embedding_size:
+            size = max(1, math.ceil(math.log2(self.federation.num_clients)))
+            object.__setattr__(self, "learner", dataclasses.replace(self.learner, embedding_size=size))
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)

@@ -81,8 +81,22 @@ def walker(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfi
 
 
 def half_cheetah(level: str = "varied", selector: str = "fedpohcs") -> ExperimentConfig:
-    """HalfCheetah-v5 under different gravity."""
-    return _federation("HalfCheetah-v5", level, selector, rounds=50, learning_rate=3e-4)
+    """HalfCheetah-v5 under different gravity; one episode of 1000 steps per local iteration.
+
+    Discounts are RL Zoo's. With two local iterations of three episodes, as in `gym`, the return was still below 0 after
+    192,000 steps.
+    """
+    return _federation(
+        "HalfCheetah-v5",
+        level,
+        selector,
+        rounds=12,
+        filter_observations=True,
+        local_iterations=6,
+        steps_per_iteration=999,
+        discount=0.98,
+        gae_discount=0.92,
+    )
 
 
 def _federation(env: str, level: str, selector: str, rounds: int, **learner: Any) -> ExperimentConfig:

@@ -34,6 +34,9 @@ class LearningConfig:
     """Networks of your own, `module:function`; docs/how-to/add-a-network.md explains. None: tanh layers."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Tanh layers of each network. Empty: linear, a table where observations are one-hot."""
+    embedding_size: int = 0
+    """Numbers of a vector that each network has before its observation, learnt like a weight; for
+    federation.personal embedding, which sets it to log2 of the number of clients, rounded up. 0: none."""
     observation_window: int = 1
     """Observations that the networks see at once: the latest and those before it, oldest first. A recurrent network
     reads them as its sequence."""
@@ -67,7 +70,7 @@ class LearningConfig:
         require_positive(
             AT, self, "observation_window", "local_iterations", "steps_per_iteration", "observation_clip", "reward_clip"
         )
-        require_not_negative(AT, self, "filter_warmup_steps")
+        require_not_negative(AT, self, "filter_warmup_steps", "embedding_size")
         if self.filter_evaluation_episodes is not None:
             require_positive(AT, self, "filter_evaluation_episodes")
         require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")
@@ -84,6 +87,11 @@ class LearningConfig:
     def acting(self) -> dict[str, Any]:
         """Settings that an exported policy needs besides its arrays to act as in training."""
         return {}
+
+    @property
+    def whole_episodes(self) -> int | None:
+        """Episodes of a local iteration. None: the fewest that have more than `steps_per_iteration` steps."""
+        return None
 
     @property
     def observation_limit(self) -> float:
@@ -112,7 +120,7 @@ class ActorCriticConfig(LearningConfig):
     entropy_coefficient: float = 0.1
     """Weight of the entropy bonus in the first rounds."""
     entropy_decay_rounds: int = 20
-    """The entropy coefficient is divided by 10 every so many rounds."""
+    """Number of rounds after which the entropy coefficient is divided by 10, again and again."""
     critic_learning_rate: float = 1e-3
     """Learning rate of the critic's Adam."""
     critic_epochs: int = 3
@@ -281,49 +289,371 @@ class TRPOConfig(NPGConfig):
 
 
 @dataclass(frozen=True)
-class DQNConfig(LearningConfig):
-    """DQN (Mnih et al., 2015), double by default (van Hasselt et al., 2016); discrete actions."""
+class PolicyGradientConfig(LearningConfig):
+    """Settings of all learners that follow the gradient of whole episodes and have no critic."""
 
-    algorithm: ClassVar[str] = "fedpohcs.learners.dqn:DQN"
+    exportable: ClassVar[bool] = True
+    needs_optimiser: ClassVar[str | None] = None
+    """The server optimiser that sends what this learner reads."""
+
+    local_iterations: int = 1
+    """I, local iterations per round."""
+    episodes: int = 16
+    """B, episodes of a local iteration; `steps_per_iteration` is not read. A server optimiser may ask for fewer."""
+    learning_rate: float = 1.0
+    """Step along the gradient. With 1 and one local iteration, the change that a client sends is its gradient."""
+    whitening: Literal["episode", "batch"] = "episode"
+    """Where rewards to go get mean 0 and standard deviation 1: within every episode, or over all steps of a batch.
+    Within an episode it is lost which episodes were better."""
+
+    @property
+    def whole_episodes(self) -> int:
+        """Episodes of a local iteration."""
+        return self.episodes
+
+    def _check(self) -> None:
+        require_positive(AT, self, "episodes", "learning_rate")
+
+
+@dataclass(frozen=True)
+class GPOMDPConfig(PolicyGradientConfig):
+    """The policy gradient of one batch of episodes (GPOMDP, Baxter and Bartlett, 2001)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.gpomdp:GPOMDP"
+
+    kind: str = "gpomdp"
+
+
+@dataclass(frozen=True)
+class FedSVRPGMConfig(PolicyGradientConfig):
+    """Local steps with momentum and reduced variance against the policy sent (FedSVRPG-M, Wang et al., 2024)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.fedsvrpg_m:FedSVRPGM"
+    needs_optimiser: ClassVar[str | None] = "last-change"
+
+    kind: str = "fedsvrpg-m"
+    local_iterations: int = 10
+    """I, local iterations per round."""
+    learning_rate: float = 0.05
+    """eta, of every local step."""
+    beta: float = 0.5
+    """Share of the gradient itself in a step; the rest is the server's direction, corrected. 1: plain local steps."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_fraction(AT, self, "beta")
+
+
+@dataclass(frozen=True)
+class MFPOConfig(PolicyGradientConfig):
+    """Local steps with momentum that is averaged like the weights (MFPO, Yue et al., 2024)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.mfpo:MFPO"
+
+    kind: str = "mfpo"
+    local_iterations: int = 10
+    """I, local iterations per round."""
+    learning_rate: float = 0.05
+    """alpha, of every local step."""
+    momentum: float = 0.5
+    """nu, the share of the last direction, corrected, that the next one keeps. 0: plain local steps."""
+
+    def _check(self) -> None:
+        super()._check()
+        require(0 <= self.momentum < 1, "learner.momentum", self.momentum, "must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class FedNPGADMMConfig(PolicyGradientConfig):
+    """Natural gradients that clients agree on by the alternating direction method (FedNPG-ADMM, Lan et al., 2023)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.fednpg_admm:FedNPGADMM"
+    needs_optimiser: ClassVar[str | None] = "last-change"
+
+    kind: str = "fednpg-admm"
+    penalty: float = 0.1
+    """rho, which holds the direction of a client near the common one, and damps the Fisher matrix."""
+    conjugate_steps: int = 15
+    """Steps of conjugate gradients."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "penalty", "conjugate_steps")
+        rule = "must be 1: a round is one step of the alternating direction method"
+        require(self.local_iterations == 1, "learner.local_iterations", self.local_iterations, rule)
+        rule = "must be 1: server_optimiser.learning_rate is the length of the step"
+        require(self.learning_rate == 1, "learner.learning_rate", self.learning_rate, rule)
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(LearningConfig):
+    """Settings of all learners with a replay buffer."""
+
     exportable: ClassVar[bool] = True
 
-    kind: str = "dqn"
     local_iterations: int = 4
     """I, local iterations per round."""
     steps_per_iteration: int = 256
     """Whole episodes are collected until there are more steps than this."""
+    episodes_per_iteration: int | None = None
+    """Collect this many episodes per local iteration instead, whatever their length. None: `steps_per_iteration`."""
     learning_rate: float = 1e-3
-    """Learning rate of Adam."""
+    """Learning rate of Adam, for action values."""
     batch_size: int = 64
     """Transitions per gradient step."""
     updates_per_iteration: int = 128
     """Gradient steps per local iteration."""
     replay_size: int = 20_000
     """Transitions that a client keeps, between rounds as well."""
+    replay_start: int = 1
+    """A client with fewer transitions collects more and does not learn yet."""
+    memory_at_merge: Literal["keep", "reset"] = "keep"
+    """What becomes of the replay buffer and of Adam's moments when a client starts a round from merged weights."""
     target_rate: float = 0.01
-    """Share of the online network that the target network takes per gradient step (Lillicrap et al., 2016)."""
-    double: bool = True
-    """Let the online network choose the action that the target network values."""
+    """Share of the networks that their target networks take at an update (Lillicrap et al., 2016). 1: a copy."""
+    target_period: int = 1
+    """Gradient steps from one update of the target networks to the next, counted within a local iteration."""
+    max_gradient_norm: float = 10.0
+
+    def _check(self) -> None:
+        require_positive(AT, self, "learning_rate", "batch_size", "updates_per_iteration", "replay_size")
+        require_positive(AT, self, "replay_start", "target_period", "max_gradient_norm")
+        if self.episodes_per_iteration is not None:
+            require_positive(AT, self, "episodes_per_iteration")
+        require_fraction(AT, self, "target_rate")
+        rule = f"must be at most learner.replay_size (={self.replay_size})"
+        require(self.replay_start <= self.replay_size, "learner.replay_start", self.replay_start, rule)
+
+    @property
+    def whole_episodes(self) -> int | None:
+        """Episodes of a local iteration, if their number is fixed."""
+        return self.episodes_per_iteration
+
+
+@dataclass(frozen=True)
+class EpsilonGreedyConfig(OffPolicyConfig):
+    """Settings of learners that explore by random actions; discrete actions."""
+
     epsilon: float = 1.0
     """Probability of a random action in training, at the start."""
     epsilon_decay: float = 0.9
     """Decay factor per round."""
     epsilon_floor: float = 0.05
-    max_gradient_norm: float = 10.0
 
     def _check(self) -> None:
-        require_positive(AT, self, "learning_rate", "batch_size", "updates_per_iteration", "replay_size")
-        require_positive(AT, self, "max_gradient_norm")
-        require_fraction(AT, self, "target_rate", "epsilon", "epsilon_decay", "epsilon_floor")
+        super()._check()
+        require_fraction(AT, self, "epsilon", "epsilon_decay", "epsilon_floor")
+
+    def check_actions(self, actions: ContinuousActions | DiscreteActions) -> None:
+        """Action values need discrete actions."""
+        discrete = isinstance(actions, DiscreteActions)
+        require(discrete, "learner.kind", self.kind, "needs a world with discrete actions", "Use sac or ppo.")
+
+    def acting(self) -> dict[str, Any]:
+        """The best output is taken: draws are epsilon-greedy, not from a softmax."""
+        return {"epsilon": self.epsilon_floor}
+
+
+@dataclass(frozen=True)
+class DQNConfig(EpsilonGreedyConfig):
+    """DQN (Mnih et al., 2015), double by default (van Hasselt et al., 2016)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.dqn:DQN"
+
+    kind: str = "dqn"
+    double: bool = True
+    """Let the online network choose the action that the target network values."""
+
+
+@dataclass(frozen=True)
+class DCPIConfig(EpsilonGreedyConfig):
+    """Deep conservative policy iteration (Vieillard et al., 2020)."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.dcpi:DCPI"
+
+    kind: str = "dcpi"
+    target_rate: float = 1.0
+    """Share of the networks that their target networks take at an update. 1: a copy."""
+    target_period: int = 32
+    """Gradient steps from one update of the target networks to the next, counted within a local iteration."""
+    policy_learning_rate: float = 1e-3
+    """Learning rate of Adam, for the policy."""
+    mixture: float = 0.1
+    """alpha: share of the greedy policy in the mixture that the policy is fitted to."""
+    mixture_rule: Literal["constant", "adaptive"] = "constant"
+    """Adaptive: alpha is `mixture` times the mean advantage of the greedy policy over the range of action values."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "policy_learning_rate")
+        require_fraction(AT, self, "mixture")
+
+
+@dataclass(frozen=True)
+class SquashedConfig(OffPolicyConfig):
+    """Settings of off-policy learners with a policy for continuous actions within bounds, and critics."""
+
+    updates_per_iteration: int = 256
+    """Gradient steps per local iteration."""
+    replay_size: int = 50_000
+    """Transitions that a client keeps, between rounds as well."""
+    policy_learning_rate: float = 1e-3
+    """Learning rate of Adam, for the policy."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "policy_learning_rate")
+
+    def check_actions(self, actions: ContinuousActions | DiscreteActions) -> None:
+        """Policies end in a tanh, which is scaled to the bounds of actions."""
+        continuous = isinstance(actions, ContinuousActions)
+        require(continuous, "learner.kind", self.kind, "needs a world with continuous actions", "Use dqn or ppo.")
+        assert isinstance(actions, ContinuousActions)
+        bounded = math.isfinite(actions.low) and math.isfinite(actions.high)
+        require(bounded, "learner.kind", self.kind, "needs a world whose actions have finite bounds", "Use ppo.")
+
+
+@dataclass(frozen=True)
+class DDPGConfig(SquashedConfig):
+    """DDPG (Lillicrap et al., 2016): a deterministic policy that follows the gradient of a critic."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.ddpg:DDPG"
+
+    kind: str = "ddpg"
+    noise_kind: Literal["normal", "ou"] = "normal"
+    """Noise that training adds to actions: independent, or of an Ornstein-Uhlenbeck process."""
+    noise_pull: float = 0.15
+    """theta of the Ornstein-Uhlenbeck process: share of the noise that is lost per step."""
+    noise: float = 1.0
+    """Standard deviation of the noise in training, at the start; 1 is half the range of actions."""
+    noise_decay: float = 0.8
+    """Decay factor per round."""
+    noise_floor: float = 0.1
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "noise_floor")
+        require_not_negative(AT, self, "noise")
+        require_fraction(AT, self, "noise_decay", "noise_pull")
+
+    def acting(self) -> dict[str, Any]:
+        """The tanh of the outputs, scaled to the bounds of actions."""
+        return {"squash": "deterministic"}
+
+
+@dataclass(frozen=True)
+class TD3Config(DDPGConfig):
+    """TD3 (Fujimoto et al., 2018): DDPG with twin critics, smoothed targets and delayed steps of the policy."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.td3:TD3"
+
+    kind: str = "td3"
+    policy_delay: int = 2
+    """Gradient steps of the critics per step of the policy and of the target networks."""
+    smoothing: float = 0.2
+    """Standard deviation of the noise on target actions; 1 is half the range of actions."""
+    smoothing_clip: float = 0.5
+    """That noise stays within plus and minus this."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "policy_delay", "smoothing_clip")
+        require_not_negative(AT, self, "smoothing")
+
+
+@dataclass(frozen=True)
+class SACConfig(SquashedConfig):
+    """SAC (Haarnoja et al., 2018): a stochastic policy, twin critics, and a temperature that adapts by default."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.sac:SAC"
+
+    kind: str = "sac"
+    temperature: float = 0.2
+    """alpha, the weight of the entropy, at the start; it is averaged with the weights."""
+    temperature_learning_rate: float = 1e-3
+    """Learning rate of Adam, for the logarithm of the temperature. 0: the temperature stays."""
+    target_entropy: float | None = None
+    """Entropy that the temperature adapts to, for actions scaled to -1 and 1. None: minus the number of actions."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_positive(AT, self, "temperature")
+        require_not_negative(AT, self, "temperature_learning_rate")
+
+    def acting(self) -> dict[str, Any]:
+        """Outputs are means and logarithms of standard deviations of a normal distribution before the tanh."""
+        return {"squash": "normal"}
+
+
+@dataclass(frozen=True)
+class TDConfig(LearningConfig):
+    """Settings of temporal-difference learners that step through episodes, without a replay buffer."""
+
+    hidden_sizes: tuple[int, ...] = ()
+    """Tanh layers of the network. Empty: linear, without bias, a table where observations are one-hot."""
+    local_iterations: int = 4
+    """I, local iterations per round."""
+    steps_per_iteration: int = 256
+    """Whole episodes are collected until there are more steps than this."""
+    filter_observations: bool = False
+    filter_rewards: bool = False
+    filter_warmup_steps: int = 0
+    learning_rate: float = 0.1
+    """Rate of every step: Q(s,a) <- Q(s,a) + rate (target - Q(s,a)) in a table."""
+    learning_rate_decay: float = 1.0
+    """Decay factor per round."""
+
+    def _check(self) -> None:
+        require_positive(AT, self, "learning_rate")
+        require_fraction(AT, self, "learning_rate_decay")
 
     def check_actions(self, actions: ContinuousActions | DiscreteActions) -> None:
         """Action values need discrete actions."""
         discrete = isinstance(actions, DiscreteActions)
         require(discrete, "learner.kind", self.kind, "needs a world with discrete actions", "Use ppo.")
 
+
+@dataclass(frozen=True)
+class QAvgConfig(TDConfig):
+    """QAvg (Jin et al., 2022) on samples: Q-learning step by step; discrete actions."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.temporal_difference:QAvg"
+    exportable: ClassVar[bool] = True
+    double: ClassVar[bool] = False
+
+    kind: str = "qavg"
+    epsilon: float = 1.0
+    """Probability of a random action in training, at the start."""
+    epsilon_decay: float = 0.9
+    """Decay factor per round."""
+    epsilon_floor: float = 0.05
+
+    def _check(self) -> None:
+        super()._check()
+        require_fraction(AT, self, "epsilon", "epsilon_decay", "epsilon_floor")
+
     def acting(self) -> dict[str, Any]:
         """Outputs are action values: draws are epsilon-greedy, not from a softmax."""
         return {"epsilon": self.epsilon_floor}
+
+
+@dataclass(frozen=True)
+class SarsaConfig(TDConfig):
+    """FedSARSA (Zhang et al., 2024): SARSA step by step with the policy softmax(L Q); discrete actions."""
+
+    algorithm: ClassVar[str] = "fedpohcs.learners.temporal_difference:Sarsa"
+
+    kind: str = "sarsa"
+    inverse_temperature: float = 1.0
+    """L: the policy is softmax(L Q). 0: always uniform, which makes it FedTD."""
+    action_classes: int | None = None
+    """Actions with the same remainder by this number share their values. None: every action has its own."""
+
+    def _check(self) -> None:
+        super()._check()
+        require_not_negative(AT, self, "inverse_temperature")
+        if self.action_classes is not None:
+            require_positive(AT, self, "action_classes")
 
 
 def learner_class(kind: str) -> type[LearningConfig]:
@@ -346,7 +676,7 @@ def as_kind(config: LearningConfig, kind: str) -> LearningConfig:
 def kept_across_kinds(old: str, new: str) -> list[str]:
     """Settings that stay when a config changes to another kind: those of all learners, or of a family of learners."""
     before, after = learner_class(old), learner_class(new)
-    kept = {"network", "hidden_sizes", "discount", "observation_clip", "reward_clip"}
+    kept = {"network", "hidden_sizes", "discount", "observation_clip", "reward_clip", "reward_statistic"}
     kept |= {field.name for field in fields(LearningConfig) if field.name.startswith("filter_")}
     common = next(base for base in before.__mro__ if issubclass(after, base))
     if common is not LearningConfig:

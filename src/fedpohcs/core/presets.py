@@ -5,8 +5,9 @@ from dataclasses import replace
 from fedpohcs.core.algorithms import find_algorithm, with_algorithm
 from fedpohcs.core.config import ExperimentConfig, FederationConfig, ModellingConfig
 from fedpohcs.core.errors import require_known
-from fedpohcs.core.learning import PPOConfig
+from fedpohcs.core.learning import LearningConfig, PPOConfig, QAvgConfig, SarsaConfig
 from fedpohcs.core.registries import PRESETS, SELECTORS, WORLDS, register_plugins
+from fedpohcs.core.scenario import WorldConfig
 
 ENTROPY_DECAY_ROUNDS = {"low": 10, "medium": 20, "high": 50, "high-authors": 50}
 """Rounds after which the entropy bonus is a tenth, by level. The more heterogeneity, the longer clients explore."""
@@ -111,6 +112,79 @@ def tabular(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConf
             filter_observations=False,  # one-hot states are the same for every client
             filter_warmup_steps=0,
         ),
+        modelling=ModellingConfig(observation_cell=1.0),
+    )
+
+
+def cartpoles(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty poles of different length; the learner is that of the preset `gym`."""
+    return _control("cartpoles", level, selector)
+
+
+def acrobots(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty acrobots with an upper link of different length."""
+    return _control("acrobots", level, selector)
+
+
+def pendulums(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty pendulums under different gravity."""
+    return _control("pendulums", level, selector)
+
+
+def discrete_mountain_cars(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty cars with engines of different force, MountainCar-v0."""
+    return _control("discrete-mountain-cars", level, selector)
+
+
+def _control(world: str, level: str, selector: str) -> ExperimentConfig:
+    """Sixty clients with the learner of `gym`; they are evaluated on 10 episodes."""
+    config = gym(selector=selector)
+    federation = FederationConfig(evaluation_episodes=10)
+    return replace(config, world=world, level=level, scenario=WorldConfig(), federation=federation)
+
+
+def random_mdps(level: str = "high", selector: str = "full") -> ExperimentConfig:
+    """QAvg in five random decision processes of 5 states and 5 actions; 20 more clients are held out."""
+    learner = QAvgConfig(discount=0.9, learning_rate=0.05)
+    return _tables("random-mdps", level, selector, learner, held_out=20)
+
+
+def windy_cliffs(level: str = "high", selector: str = "full") -> ExperimentConfig:
+    """QAvg on five windy cliffs; 5 more clients, with winds in between, are held out."""
+    learner = QAvgConfig(discount=0.95, learning_rate=0.1, learning_rate_decay=0.97)
+    return _tables("windy-cliffs", level, selector, learner, held_out=5)
+
+
+def perturbed_kernels(level: str = "low", selector: str = "full") -> ExperimentConfig:
+    """FedSARSA on ten perturbed copies of a decision process of 100 states and actions."""
+    learner = SarsaConfig(
+        discount=0.2,
+        learning_rate=0.01,
+        inverse_temperature=0.01,
+        action_classes=5,
+        local_iterations=1,
+        steps_per_iteration=49,
+    )
+    return _tables("perturbed-kernels", level, selector, learner, num_clients=10)
+
+
+def _tables(
+    world: str, level: str, selector: str, learner: LearningConfig, *, num_clients: int = 5, held_out: int = 0
+) -> ExperimentConfig:
+    """An experiment in a published table, in which all clients take part unless the selector says otherwise."""
+    return ExperimentConfig(
+        world=world,
+        level=level,
+        selector=selector,
+        rounds=100,
+        federation=FederationConfig(
+            num_clients=num_clients,
+            num_candidates=num_clients,
+            num_selected=num_clients,
+            evaluation_episodes=8,
+            held_out_clients=held_out,
+        ),
+        learner=learner,
         modelling=ModellingConfig(observation_cell=1.0),
     )
 

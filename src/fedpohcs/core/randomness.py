@@ -23,11 +23,18 @@ class Purpose(IntEnum):
     MODELLING = 8
     PRIVACY_NOISE = 9
     ATTACK = 10
+    SERVER = 11  # batch sizes and inner loops of a server optimiser
+    SIMULATION = 12  # episodes that the server plays itself
+    SPEED = 21
+    AVAILABILITY = 22
+    EMBEDDING = 23
 
 
-def host_generator(seed: int, purpose: Purpose, round_number: int = 0, client: int = 0) -> np.random.Generator:
+def host_generator(
+    seed: int, purpose: Purpose, round_number: int = 0, client: int = 0, *more: int
+) -> np.random.Generator:
     """The NumPy generator of one draw."""
-    return np.random.default_rng([seed, purpose, round_number, client])
+    return np.random.default_rng([seed, purpose, round_number, client, *more])
 
 
 def device_key(seed: int, purpose: Purpose, round_number: int = 0) -> "jax.Array":

@@ -18,6 +18,14 @@ from fedpohcs.core.trees import by_place, with_places
 from fedpohcs.core.types import Extra, Params
 
 SHARE, DRIFT = "steering/share", "steering/drift/"
+BYZANTINE = "byzantine"
+"""Which clients of a simulation spoil the episodes that they learn from, [N]; see `learners.client.Poison`."""
+EPISODES = "policy-gradient/episodes"
+"""Episodes of a local iteration that count, of a learner that follows the gradient of whole episodes."""
+CHANGE = "last-change/"
+"""The mean change of the previous round by place, which clients read but are not steered by."""
+ANCHORED, ANCHOR = "policy-gradient/anchored", "policy-gradient/anchor/"
+"""Factor of the gradient at other weights that such a learner subtracts, and these weights by place."""
 
 
 def steering(drift: Mapping[str, Any], share: float = 1.0) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
 from fedpohcs.execution.private import policy_digest, sealed_metric
-from fedpohcs.metrics.base import hidden_as
 from fedpohcs.metrics.packing import pack
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
 
@@ -172,8 +171,7 @@ def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, request: R
             request.message, policy, value if isinstance(value, WeightedAdvantage) else float(value)
         )
     for name in sorted(values.keys() - sent.keys()):
-        ticket = bool(hidden_as([name], "ticket"))
-        sent[name] = member.number(request.round, policy, name, float(values[name]), ticket=ticket)
+        sent[name] = member.number(request.round, policy, name, float(values[name]))
     return {name: np.frombuffer(data, np.uint8) for name, data in sent.items()}
 
 

@@ -199,6 +199,12 @@ class FlowerExecutor:
         requests = {client: request._replace(message=message) for client, message in messages.items()}
         return {n: one[name].tobytes() for n, one in self._ask(params, requests, {name: SECRET}).items()}
 
+    def simulate(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
+    ) -> ClientUpdates:
+        """Refused: the worlds of the clients are elsewhere."""
+        raise UserError("federation.server_optimiser simulates clients, whose worlds are elsewhere on Flower.")
+
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """Phase two. A client without a valid reply gets a row with 0 steps, so that its weight is 0."""
         expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}

@@ -58,11 +58,11 @@ class Member:
                 self._store(policy, table)
         return b""
 
-    def number(self, round_number: int, policy: bytes, metric: str, value: float, *, ticket: bool = False) -> bytes:
-        """A single number, rounded, or a ticket in its place, where the plan releases scores; nothing if refused."""
+    def number(self, round_number: int, policy: bytes, metric: str, value: float) -> bytes:
+        """A single number, rounded, where the plan releases scores; nothing if refused."""
         with self._ready():
             self.party.prepare(policy)
-            return self.party.number(round_number, metric, value, ticket=ticket)
+            return self.party.number(round_number, metric, value)
         return b""
 
     @contextmanager

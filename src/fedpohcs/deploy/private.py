@@ -93,7 +93,7 @@ class GridWire:
         if secret := sealed_metric(names, self.ids_only):
             self.metric = secret
             self.came = {n: arrays[measured_name(secret)].tobytes() for n, arrays in early.items()}
-        wanted = [] if self.ids_only else hidden_as(names, "number", "ticket")
+        wanted = [] if self.ids_only else hidden_as(names, "number")
         answers = self.within.measurements(params, round_number, clients, frozenset(wanted)) if wanted else {}
         sent = {name: {n: one[measured_name(name)].tobytes() for n, one in answers.items()} for name in wanted}
         for messages in sent.values():

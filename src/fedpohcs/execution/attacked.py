@@ -13,6 +13,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.registries import ATTACKS
+from fedpohcs.core.steering import BYZANTINE
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import (
     NO_EXTRA,
@@ -25,15 +26,18 @@ from fedpohcs.core.types import (
     WeightedAdvantage,
 )
 from fedpohcs.execution.forwarding import ForwardingExecutor
+from fedpohcs.learners.client import Poison
 from fedpohcs.metrics.base import SELECTION_METRIC, Column, find_metric, hidden_as
 from fedpohcs.server.protocols import Executor
 
 
 class AttackContext(NamedTuple):
-    """What an attack may use besides the honest value: its scale, and a random generator."""
+    """What an attack may use besides the honest value: its scale, random generators, and what accomplices know."""
 
     scale: float  # `attack.scale`
     generator: np.random.Generator  # of this seed, round and client
+    common: np.random.Generator = np.random.default_rng(0)  # of this seed and round, alike for all Byzantine clients
+    updates: Params = None  # honest updates of all Byzantine clients that train, with a leading axis
 
 
 Lie = AttackContext  # old name; it goes with the next release
@@ -44,10 +48,11 @@ class Attack(NamedTuple):
 
     `forge` takes the honest value and an `AttackContext`, and returns the value that is sent: a table
     (`WeightedAdvantage`), a score (the largest are selected), or an update (parameters; between the two, `forge` then
-    takes the parameters with which training began).
+    takes the parameters with which training began). About episodes it takes nothing and returns a `Poison`: they
+    learn from spoiled episodes, and send what comes of it.
     """
 
-    about: Literal["table", "score", "update"]
+    about: Literal["table", "score", "update", "episodes"]
     forge: Callable[..., Any]
 
 
@@ -88,12 +93,80 @@ def zero_update(update: Params, start: Params, context: AttackContext) -> Params
     return jax.tree.map(np.zeros_like, update)
 
 
+def zero_gradient(update: Params, start: Params, context: AttackContext) -> Params:
+    """The weights that the server sent: no change."""
+    del update, context
+    return jax.tree.map(np.array, start)
+
+
+def uniform_noise(update: Params, start: Params, context: AttackContext) -> Params:
+    """The change plus uniform noise, `scale` times as large as the range of the change in each array."""
+
+    def noise(new: Any, old: Any) -> Any:
+        change = np.asarray(new) - old
+        width = context.scale * (change.max() - change.min()) if change.size else 0.0
+        return new + width * context.generator.uniform(-1, 1, new.shape)
+
+    return jax.tree.map(noise, update, start)
+
+
+def colluding_update(update: Params, start: Params, context: AttackContext) -> Params:
+    """The mean update of all Byzantine clients, moved in one random direction by `scale` times their largest distance.
+
+    All of them send the same, near enough to honest updates to pass a filter of distances.
+    """
+    del start
+    leaves, tree = jax.tree.flatten(update)
+    rows = np.concatenate([np.reshape(x, (len(x), -1)) for x in jax.tree.leaves(context.updates)], axis=1).astype(float)
+    largest = max(np.sqrt(((rows - row) ** 2).sum(axis=1)).max() for row in rows)
+    direction = context.common.standard_normal(rows.shape[1])
+    moved = rows.mean(axis=0) + context.scale * largest * direction / np.linalg.norm(direction)
+    pieces = np.split(moved, np.cumsum([np.size(x) for x in leaves])[:-1])
+    return jax.tree.unflatten(tree, [one.reshape(np.shape(x)) for one, x in zip(pieces, leaves, strict=True)])
+
+
+def random_action() -> Poison:
+    """Clients play at random, with weights of 0, and learn from that as if the policy had played."""
+    return Poison(blind=True)
+
+
+def flipped_reward() -> Poison:
+    """Clients learn from rewards with their sign flipped."""
+    return Poison(reward=negated)
+
+
+def reordered_rewards() -> Poison:
+    """Clients learn from their rewards in random order. It changes nothing where all rewards are equal."""
+    return Poison(reward=shuffled)
+
+
+def negated(reward: Any, valid: Any, noise: Any) -> Any:
+    """Rewards with their sign flipped."""
+    del valid, noise
+    return -reward
+
+
+def shuffled(reward: Any, valid: Any, noise: Any) -> Any:
+    """The rewards of a batch in random order."""
+    xp = reward.__array_namespace__()
+    values, is_step = reward.reshape(-1), valid.reshape(-1)
+    order = xp.argsort(xp.where(is_step, noise.reshape(-1), 2.0))  # steps in random order, then padding
+    position = xp.cumsum(is_step) - 1
+    return xp.where(is_step, values[order[position]], values).reshape(reward.shape)
+
+
 INFLATED_TABLE = Attack("table", inflated_table)
 INFLATED_SCORE = Attack("score", inflated_score)
 FLIPPED_UPDATE = Attack("update", flipped_update)
 NOISY_UPDATE = Attack("update", noisy_update)
 NAN_UPDATE = Attack("update", nan_update)
 ZERO_UPDATE = Attack("update", zero_update)
+ZERO_GRADIENT = Attack("update", zero_gradient)
+UNIFORM_NOISE = Attack("update", uniform_noise)
+COLLUDING = Attack("update", colluding_update)
+RANDOM_ACTION = Attack("episodes", random_action)
+FLIPPED_REWARD = Attack("episodes", flipped_reward)
+SHUFFLED_REWARDS = Attack("episodes", reordered_rewards)
 
 
 class AttackedExecutor(ForwardingExecutor):
@@ -123,14 +196,19 @@ class AttackedExecutor(ForwardingExecutor):
         return metrics._replace(columns={**columns, **changed})
 
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
-        """Phase two, with forged updates; the info `lied` is 1 for the clients that sent one."""
+        """Phase two, with forged updates or spoiled episodes; the info `lied` is 1 for the clients that sent one."""
+        if self.attack.about not in ("update", "episodes") or not len(clients):
+            return self.within.train(params, round_number, clients, extra)
+        who = self._one_of(clients, round_number)
+        if self.attack.about == "episodes":
+            extra = {**extra, BYZANTINE: np.isin(np.arange(self.num_clients), who)}
         updates = self.within.train(params, round_number, clients, extra)
-        if self.attack.about != "update" or not len(clients):
-            return updates
-        byzantine = np.isin(updates.client, self._one_of(updates.client, round_number))
+        byzantine = np.isin(updates.client, who)
         sent = updates.params
-        for row in np.flatnonzero(byzantine).tolist():
+        forged = np.flatnonzero(byzantine) if self.attack.about == "update" else np.arange(0)
+        for row in forged.tolist():
             context = self._context(round_number, int(updates.client[row]))
+            context = context._replace(updates=take_clients(updates.params, forged))
             sent = _with_row(sent, row, self.attack.forge(take_clients(updates.params, row), params, context))
         return updates._replace(params=sent, info={**updates.info, "lied": byzantine.astype(float)})
 
@@ -147,7 +225,8 @@ class AttackedExecutor(ForwardingExecutor):
 
     def _context(self, round_number: int, client: int) -> AttackContext:
         generator = host_generator(self.config.seed, Purpose.ATTACK, round_number, client + 1)
-        return AttackContext(self.config.attack.scale, generator)
+        common = host_generator(self.config.seed, Purpose.ATTACK, round_number, self.num_clients + 1)
+        return AttackContext(self.config.attack.scale, generator, common)
 
     def _claimed_tables(self, tables: Sequence[WeightedAdvantage], contexts: Mapping[int, AttackContext]) -> Column:
         return tuple(

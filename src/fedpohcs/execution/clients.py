@@ -11,7 +11,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
-from fedpohcs.core.registries import OPTIMISERS, SELECTORS
+from fedpohcs.core.registries import ATTACKS, OPTIMISERS, SELECTORS
 from fedpohcs.core.steering import next_control
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import finite_clients, same_form, take_clients
@@ -25,11 +25,14 @@ from fedpohcs.core.types import (
     Params,
     Vector,
 )
+from fedpohcs.execution.finetuning import finetuned_evaluation
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
+from fedpohcs.execution.pooled import MixtureBatch, train_on_mixture
 from fedpohcs.learners.base import Broadcast, Learner
-from fedpohcs.learners.client import ClientProgram, PlayResult, TrainingResult
-from fedpohcs.learners.personal import client_learner
+from fedpohcs.learners.client import ClientProgram, PlayResult, Poison, TrainingResult
+from fedpohcs.learners.personal import client_learner, with_own_vectors
+from fedpohcs.learners.shared_filters import pool_filters
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.optimisers import make_optimiser
@@ -75,6 +78,8 @@ class Snapshot(NamedTuple):
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
     """Largest numbers of steps of one client, in the training of a round and in an evaluation."""
     training = config.learner.local_iterations * learner.batch_length
+    if config.federation.pooled:
+        training = MixtureBatch.of(config, learner).most_steps
     return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
 
 
@@ -83,6 +88,12 @@ def keeps_controls(config: ExperimentConfig) -> bool:
     recommended = make_selector(config.selector).optimiser if config.selector in SELECTORS else ""
     name = config.federation.server_optimiser or recommended
     return name in OPTIMISERS and make_optimiser(name, config.server_optimiser).controls
+
+
+def poison_of(config: ExperimentConfig) -> Poison | None:
+    """How the Byzantine clients of a config spoil their episodes; None if they do not."""
+    attack = ATTACKS.get(config.attack.kind or "")
+    return attack.forge() if attack is not None and attack.about == "episodes" else None
 
 
 def initial_params(learner: Learner, seed: int) -> Params:
@@ -116,7 +127,11 @@ class LocalExecutor(ABC):
         self.world = make_world(config)
         self.learner = client_learner(config, self.world)
         self.program = ClientProgram(
-            self.learner, config.federation.evaluation_episodes, config.filter_weight, keeps_controls(config)
+            self.learner,
+            config.federation.evaluation_episodes,
+            config.filter_weight,
+            keeps_controls(config),
+            poison_of(config),
         )
         self.most_steps = most_steps(config, self.learner)
         self.clients: ClientMap = CLIENT_MAPS[config.executor](config.groups)
@@ -139,6 +154,7 @@ class LocalExecutor(ABC):
             if len(clients):
                 filters = take_clients(self.state.filters, clients)
                 self._store(clients, filters=self._warm_up(self.initial_params(), clients, filters))
+        self._share_filters()
 
     @abstractmethod
     def _start(self) -> None:
@@ -153,8 +169,19 @@ class LocalExecutor(ABC):
         """Play episodes. The result has no trajectories; `remember` gets those of each client."""
 
     @abstractmethod
-    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
+    def _train(
+        self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
+    ) -> TrainingResult:
         """Local training of the clients, in their order; a client that could not train has made no steps."""
+
+    @abstractmethod
+    def collect(
+        self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
+    ) -> tuple[list[Trajectory], Any]:
+        """Episodes of the clients for a learner that they share, [T, 1] each, and their filters after them.
+
+        Every client plays whole episodes until it has more than `min_steps` steps; with 0, one episode.
+        """
 
     def close(self) -> None:  # noqa: B027  nothing to end is the common case
         """End threads and processes of this executor."""
@@ -179,6 +206,7 @@ class LocalExecutor(ABC):
         could = result.steps > 0
         done = take_clients(result, could)
         self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
+        self._share_filters()
         info = {} if done.num_lost is None else {"lost_episodes": done.num_lost.astype(float)}
         return Evaluation(clients[could], done.mean_return.astype(float), done.steps.astype(np.int64), info)
 
@@ -187,6 +215,8 @@ class LocalExecutor(ABC):
         if not len(clients):
             nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
             return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
+        if self.config.federation.pooled:
+            return self._train_pooled(params, round_number, clients)
         result = self.rehearse(params, round_number, clients, extra)
         if self.program.controlled:
             control = next_control(extra, params, result.params, result.memory.control)
@@ -198,22 +228,54 @@ class LocalExecutor(ABC):
             filters=take_clients(result.filters, sound),
             memory=take_clients(result.memory, sound),
         )
+        self._share_filters()
+        return _updates(clients, result)
+
+    def simulate(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
+    ) -> ClientUpdates:
+        """Local training with draws of its own, of which the clients know nothing: the server simulates it."""
+        return _updates(clients, self.rehearse(params, round_number, clients, extra, attempt))
+
+    def _train_pooled(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+        """The training of one learner for all clients: all of them send, and remember, what it has learned."""
+        sent = self._broadcast(params, Purpose.TRAINING, round_number)
+        result = train_on_mixture(self, sent, round_number, clients)
+        if finite_clients(result).all():
+            self._store(clients, filters=result.filters, memory=result.memory)
+        self._share_filters()
         info = {name: value.astype(float) for name, value in result.info._asdict().items()}
-        if result.num_lost is not None:
-            info["lost_episodes"] = result.num_lost.astype(float)
-        return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
+        return ClientUpdates(clients, result.params, result.steps, info)
+
+    def finetune(self, params: Params, round_number: int, iterations: int) -> Evaluation:
+        """The returns of all clients after so many local iterations from the policy, which nobody remembers."""
+        return finetuned_evaluation(self, params, round_number, iterations)
+
+    def _share_filters(self) -> None:
+        """Pool filters that are shared. Held-out clients read the pooled ones and add nothing."""
+        if self.config.federation.filters == "shared":
+            filters = pool_filters(self.state.filters, np.arange(self.num_clients))
+            self.state = self.state._replace(filters=filters)
 
     def rehearse(
-        self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA, attempt: int = 0
     ) -> TrainingResult:
-        """The local training of a round, which the clients do not remember: `train` gives the same result."""
-        seed = self.config.seed
+        """The local training of a round, which the clients do not remember: `train` gives the same result.
+
+        Every other attempt than 0 has draws of its own.
+        """
+        seed, purpose = self.config.seed, Purpose.SIMULATION if attempt else Purpose.SHUFFLING
+        more = (attempt,) if attempt else ()
         draws = self.clients.on_host(
-            lambda client: self.learner.draws(host_generator(seed, Purpose.SHUFFLING, round_number, client)),
+            lambda client: self.learner.draws(host_generator(seed, purpose, round_number, client, *more)),
             [int(client) for client in clients],
         )
         sent = self._broadcast(params, Purpose.TRAINING, round_number)._replace(extra=dict(extra))
-        return self._train(sent, round_number, clients, jax.tree.map(lambda *rows: np.stack(rows), *draws))
+        if attempt:
+            key = jax.random.fold_in(device_key(seed, Purpose.SIMULATION, round_number), attempt)
+            sent = sent._replace(key=key)
+        stacked = jax.tree.map(lambda *rows: np.stack(rows), *draws)
+        return self._train(sent, round_number, clients, stacked, attempt)
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Measure on the episodes of the latest evaluation if possible, which costs no environment steps."""
@@ -304,7 +366,10 @@ class LocalExecutor(ABC):
         memory = self.program.init_memory(self.initial_params())
         initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
         number = self.num_clients + self.num_held_out
-        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
+        state = ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
+        if self.config.federation.personal != "embedding":
+            return state
+        return state._replace(filters=with_own_vectors(state.filters, self.config.seed, np.arange(self.num_clients)))
 
     def _broadcast(self, params: Params, purpose: Purpose, round_number: int) -> Broadcast:
         key = device_key(self.config.seed, purpose, round_number)
@@ -327,6 +392,14 @@ class LocalExecutor(ABC):
     def _stacked(self, trajectories: list[Trajectory]) -> Trajectory:
         """Stack the episodes of several clients along a leading client axis."""
         return jax.tree.map(lambda *rows: np.stack(rows), *trajectories)
+
+
+def _updates(clients: ClientIds, result: TrainingResult) -> ClientUpdates:
+    """What the server sees of local training."""
+    info = {name: value.astype(float) for name, value in result.info._asdict().items()}
+    if result.num_lost is not None:
+        info["lost_episodes"] = result.num_lost.astype(float)
+    return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
 
 
 def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]:

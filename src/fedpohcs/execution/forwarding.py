@@ -31,9 +31,19 @@ class ForwardingExecutor:
         """What the clients of the executor within learn."""
         return self.within.train(params, round_number, clients, extra)
 
+    def simulate(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
+    ) -> ClientUpdates:
+        """What the server simulates with the executor within."""
+        return self.within.simulate(params, round_number, clients, extra, attempt)
+
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """What the clients of the executor within play."""
         return self.within.evaluate(params, round_number, clients)
+
+    def finetune(self, params: Params, round_number: int, iterations: int) -> Evaluation:
+        """The returns of the clients of the executor within after further local iterations."""
+        return self.within.finetune(params, round_number, iterations)  # pyright: ignore[reportAttributeAccessIssue]
 
     def snapshot(self) -> Any:
         """The state of the executor within."""

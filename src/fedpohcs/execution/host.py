@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.randomness import Purpose
+from fedpohcs.core.randomness import Purpose, host_generator
+from fedpohcs.core.steering import BYZANTINE, EPISODES
 from fedpohcs.core.trajectory import Status, Trajectory, position_in_episode
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
@@ -78,19 +79,24 @@ class HostExecutor(LocalExecutor):
             num_lost=np.array([one.num_lost for one in played]),
         )
 
-    def _train(self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any) -> TrainingResult:
+    def _train(
+        self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
+    ) -> TrainingResult:
         """Every local iteration collects for all clients that can play, then updates all."""
         start = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
         now = Progress(start, *take_clients((self.state.filters, self.state.memory), clients))
-        quota = Quota(min_steps=self.config.learner.steps_per_iteration)
+        quota, iterations = self._training_quota(sent), self.config.learner.local_iterations
         steps, num_lost = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
         able, info = np.ones(len(clients), bool), None
-        for iteration in range(self.config.learner.local_iterations):
+        for iteration in range(iterations):
             trajectories = [empty_trajectory(self.world)] * len(clients)
             some, own_params = clients[able], take_clients(now.params, able)
+            own_params = self._acting(sent, some, own_params)
             order = PlayOrder(own_params, Purpose.TRAINING, round_number, some, take_clients(now.filters, able), 0)
-            for index, one in zip(np.flatnonzero(able), self._collect(order, quota, iteration), strict=True):
-                trajectories[index] = one.trajectory
+            played = self._collect(order, quota, attempt * iterations + iteration)
+            for index, one in zip(np.flatnonzero(able), played, strict=True):
+                key = (round_number, int(clients[index]), attempt * iterations + iteration)
+                trajectories[index] = self._poisoned(sent, one.trajectory, *key)
                 able[index] = one.failure is None
                 num_lost[index] += one.num_lost
             drawn = jax.tree.map(lambda x: x[:, iteration], draws)  # noqa: B023
@@ -99,6 +105,43 @@ class HostExecutor(LocalExecutor):
             steps += learned.steps
         assert info is not None  # there is at least one local iteration
         return TrainingResult(*now, np.where(able, steps, 0), info, num_lost)  # pyright: ignore[reportArgumentType]
+
+    def _acting(self, sent: Broadcast, clients: ClientIds, params: Params) -> Params:
+        """The weights with which the clients play to learn; see `ClientProgram`."""
+        poison = self.program.poison
+        if poison is None or not poison.blind or BYZANTINE not in sent.extra:
+            return params
+        honest = ~sent.extra[BYZANTINE][clients]
+        return jax.tree.map(lambda x: x * honest.reshape(-1, *[1] * (x.ndim - 1)).astype(x.dtype), params)
+
+    def _poisoned(
+        self, sent: Broadcast, trajectory: Trajectory, round_number: int, client: int, iteration: int
+    ) -> Trajectory:
+        """The episodes that a client learns from; see `ClientProgram`."""
+        poison = self.program.poison
+        if poison is None or poison.reward is None or not sent.extra.get(BYZANTINE, np.zeros(client + 1))[client]:
+            return trajectory
+        generator = host_generator(self.config.seed, Purpose.ATTACK, round_number, client + 1, iteration)
+        noise = generator.random(trajectory.reward.shape, np.float32)
+        return trajectory._replace(reward=poison.reward(trajectory.reward, trajectory.valid, noise))
+
+    def _training_quota(self, sent: Broadcast) -> Quota:
+        """The episodes of a local iteration: a number, which the server may lower, or a number of steps."""
+        most = self.config.learner.whole_episodes
+        if most is None:
+            return Quota(min_steps=self.config.learner.steps_per_iteration)
+        episodes = min(most, int(sent.extra.get(EPISODES, most)))
+        return Quota(episodes=episodes, steps_per_episode=self.world.horizon)
+
+    def collect(
+        self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
+    ) -> tuple[list[Trajectory], Any]:
+        """Episodes of the clients; none of a client that cannot play."""
+        params = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
+        order = PlayOrder(params, Purpose.TRAINING, round_number, clients, filters, 0)
+        quota = Quota(min_steps=min_steps) if min_steps else Quota(episodes=1)
+        played = self._collect(order, quota, iteration)
+        return [one.trajectory for one in played], self._absorbed(filters, played, weight=1.0)
 
     def _learn(
         self, sent: Broadcast, clients: ClientIds, now: Progress, played: list[Trajectory], draws: Any
@@ -134,15 +177,15 @@ class HostExecutor(LocalExecutor):
             log.warning("%s: %d episodes were lost, because their simulation went wrong.", where, played.num_lost)
         return played
 
-    def _absorbed(self, filters: Any, played: list[ClientEpisodes]) -> Any:
-        """The filters, updated with the steps of each client outside training."""
-        new = []
+    def _absorbed(self, filters: Any, played: list[ClientEpisodes], weight: float | None = None) -> Any:
+        """The filters, updated with the steps of each client, by default with the weight of those outside training."""
+        new, counted = [], self.config.filter_weight if weight is None else weight
         for index, one in enumerate(played):
             # In float64, because NumPy adds rows one after the other.
             seen = one.trajectory._replace(
                 observation=one.trajectory.observation.astype(np.float64), reward=one.trajectory.reward.astype(float)
             )
-            new.append(self.learner.observe(take_clients(filters, index), seen, self.config.filter_weight))
+            new.append(self.learner.observe(take_clients(filters, index), seen, counted))
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
     def _blocks(self, order: PlayOrder, steps_per_client: int) -> Iterator[PlayOrder]:

@@ -4,6 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Mapping, Set
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -93,7 +94,7 @@ class LocalWire:
     ) -> dict[str, dict[int, bytes]]:
         """Measure with the inner executor, and give every client its own values."""
         metrics, policy = self.within.measure(params, round_number, clients, names), policy_digest(params)
-        tables, numbers = hidden_as(names, "table"), hidden_as(names, "number", "ticket")
+        tables, numbers = hidden_as(names, "table"), hidden_as(names, "number")
         for row, client in enumerate(clients.tolist()):
             value: dict[str, Any] = {"table": metrics.column(tables[0])[row]} if tables else {}
             if self.parameters.ids_only and numbers:
@@ -117,16 +118,18 @@ class LocalWire:
         return replies
 
     def _sent(self, round_number: int, name: str, values: Vector, clients: ClientIds) -> dict[int, bytes]:
-        messages, ticket = {}, bool(hidden_as([name], "ticket"))
+        messages = {}
         for client, value in zip(clients.tolist(), values.tolist(), strict=True):
             with suppress(RefusedError):
-                messages[client] = self.clients[client].number(round_number, name, value, ticket=ticket)
+                messages[client] = self.clients[client].number(round_number, name, value)
                 self.up[client] += len(messages[client])
         return messages
 
     def _uniform(self, round_number: int, client: int) -> Any:
         """Source of noise that depends on the seed of the simulation, so that a run can be repeated."""
-        return host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client).random
+        # Most selections draw nothing, so the generator is made with the first draw.
+        generator = cache(lambda: host_generator(self.seed, Purpose.PRIVACY_NOISE, round_number, client))
+        return lambda: generator().random()
 
 
 class Cohorts:
@@ -223,9 +226,10 @@ class PrivateExecutor(ForwardingExecutor):
             name = SELECTION_METRIC if hidden_as([secret], "table") else secret
             columns[name] = np.array([outcome.scores.get(client, np.nan) for client in clients.tolist()])
         chosen = None if outcome.chosen is None else np.array(outcome.chosen, int)
+        weight = np.array(outcome.weights) if outcome.weights else None
         costs = {"upload_bytes": self.wire.up[clients], "download_bytes": self.wire.down[clients]}
         costs |= {"attempts": np.ones(len(clients)), **self._spend(clients)}
-        return CandidateMetrics(clients, columns, costs, private=True, chosen=chosen)
+        return CandidateMetrics(clients, columns, costs, private=True, chosen=chosen, chosen_weight=weight)
 
     def _select(self, policy: bytes, round_number: int, cohort: Cohort) -> Outcome:
         outcome = self.server.select(round_number, policy, cohort)

@@ -102,6 +102,9 @@ class Learner(ABC):
     @property
     def batch_length(self) -> int:
         """Number of steps, padding included, of one local iteration."""
+        episodes = self.config.whole_episodes
+        if episodes is not None:
+            return episodes * rollout_length(self.world.horizon, 0)
         return rollout_length(self.world.horizon, self.config.steps_per_iteration)
 
     def schedule(self, round_number: int) -> Any:
@@ -168,7 +171,7 @@ class Learner(ABC):
         raise UserError(f"learner.kind (={self.config.kind!r}) has no gradient that a selector could read.")
 
     def arrays(self, params: Params) -> Mapping[str, np.ndarray]:
-        """Every array of the parameters by name, as it is stored, sent and counted in bytes."""
+        """Every array of the parameters by name, and constants that an exported policy needs, as they are stored."""
         return named_arrays(params)
 
 

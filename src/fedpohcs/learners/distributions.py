@@ -35,6 +35,54 @@ class Gaussian(NamedTuple):
         return (other.log_std - self.log_std + 0.5 * (ratio + distance * distance - 1)).sum(-1)
 
 
+class SquashedGaussian(NamedTuple):
+    """The tanh of independent normal numbers, scaled from -1 and 1 to `low` and `high`."""
+
+    mean: Array  # [..., act], before the tanh
+    log_std: Array  # [..., act]
+    low: Array  # [..., act]
+    high: Array  # [..., act]
+
+    def sample(self, noise: Array) -> Array:
+        """The action that corresponds to standard normal `noise`."""
+        return self.sample_with_log_prob(noise)[0]
+
+    def sample_with_log_prob(self, noise: Array) -> tuple[Array, Array]:
+        """The action that corresponds to standard normal `noise`, and its log density."""
+        xp = self.mean.__array_namespace__()
+        before = self.mean + xp.exp(self.log_std) * noise
+        normal = -0.5 * noise * noise - self.log_std - _HALF_LOG_2PI
+        half = (self.high - self.low) / 2
+        action = (self.high + self.low) / 2 + half * xp.tanh(before)
+        return action, (normal - _log_slope(before) - xp.log(half)).sum(-1)
+
+    def log_prob(self, action: Array) -> Array:
+        """The log density at an action. That of an action at a bound is taken just inside, because it is infinite."""
+        xp = self.mean.__array_namespace__()
+        share = (2 * action - self.high - self.low) / (self.high - self.low)
+        before = xp.atanh(share.clip(-INNERMOST, INNERMOST))
+        return self.sample_with_log_prob((before - self.mean) * xp.exp(-self.log_std))[1]
+
+
+INNERMOST = 1 - 1e-6
+"""Largest share of the range whose hyperbolic tangent is inverted."""
+LOG_STD_LIMITS = (-20.0, 2.0)
+
+
+def _log_slope(x: Array) -> Array:
+    """log(1 - tanh(x)^2), without the rounding error of a difference between numbers near 1."""
+    xp = x.__array_namespace__()
+    return 2 * (math.log(2) - x - xp.logaddexp(xp.zeros_like(x), -2 * x))
+
+
+def squashed_gaussian(output: Array, low: float = -1.0, high: float = 1.0) -> SquashedGaussian:
+    """The distribution of a network whose outputs are means and logarithms of standard deviations, [..., 2 act]."""
+    xp = output.__array_namespace__()
+    size = output.shape[-1] // 2
+    mean, log_std = output[..., :size], output[..., size:].clip(*LOG_STD_LIMITS)
+    return SquashedGaussian(mean, log_std, xp.full_like(mean, low), xp.full_like(mean, high))
+
+
 class Categorical(NamedTuple):
     """One of finitely many actions; `logits` are normalised log-probabilities."""
 

@@ -127,9 +127,8 @@ class Metric(NamedTuple):
         join: the values of all clients as a column.
         reads: what must have been played. "episodes": those of the evaluation, whole; "modelled": those that tables are
             made of, which `modelling` may count and cut otherwise; "returns": the latest returns alone; None: nothing.
-        hide: how privacy sends it. "number": rounded; "ticket": as a lottery ticket, by which clients are drawn in
-            proportion to the number; "table": a `WeightedAdvantage`, of which the server learns Delta_n alone; None:
-            private selection refuses it.
+        hide: how privacy sends it. "number": rounded; "table": a `WeightedAdvantage`, of which the server learns
+            Delta_n alone; None: private selection refuses it.
         prefers: of a score, which values get a client selected: Byzantine clients claim those. None: it is no score.
         compile_ahead: compiles code of the first measurement; called in a separate thread when a run starts.
         standardised: whether it undoes the standardisation of advantages, so that learners without it are refused.
@@ -143,7 +142,7 @@ class Metric(NamedTuple):
     misfits: Callable[[Sequence[Arrays]], Mapping[int, BadReplyError]] = _no_misfits
     join: Callable[[Sequence[Any]], Column] = _numbers
     reads: Literal["episodes", "modelled", "returns"] | None = "episodes"
-    hide: Literal["number", "ticket", "table"] | None = None
+    hide: Literal["number", "table"] | None = None
     prefers: Literal["high", "low"] | None = None
     compile_ahead: Callable[[], None] | None = None
     standardised: bool = False
@@ -180,5 +179,5 @@ def reads_evaluation(names: Iterable[str], config: ExperimentConfig) -> bool:
 
 
 def hidden_as(names: Iterable[str], *forms: str) -> list[str]:
-    """Those of these metrics that privacy sends as "number", "ticket" or "table", in order of their names."""
+    """Those of these metrics that privacy sends as "number" or as "table", in order of their names."""
     return [name for name in sorted(names) if find_metric(name).hide in forms]

@@ -76,7 +76,7 @@ def gradient_norm(context: MetricContext, clients: ClientIds) -> Vector:
 
 
 def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
-    """L_n sigma_n, by which a client's standardised policy gradient is too short to be that of its return."""
+    """L_n sigma_n, the factor from a client's standardised policy gradient to the gradient of its return."""
     return context.compute(standard_scales, clients)
 
 
@@ -96,6 +96,6 @@ def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[
 
 
 GRADIENT_NORM = Metric(gradient_norm, reads="modelled", hide="number", prefers="high")
-GRADIENT_SCALE = Metric(gradient_scale, hide="ticket", prefers="high", standardised=True)
-RETURN_GRADIENT = Metric(return_gradient, hide="ticket", prefers="high", standardised=True)
+GRADIENT_SCALE = Metric(gradient_scale, hide="number", prefers="high", standardised=True)
+RETURN_GRADIENT = Metric(return_gradient, hide="number", prefers="high", standardised=True)
 POLICY_GRADIENT = Metric(policy_gradient, _vector_of_policy_size, join=np.asarray)

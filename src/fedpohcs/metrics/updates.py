@@ -7,7 +7,7 @@ from fedpohcs.metrics.base import Metric, MetricContext
 
 
 def update_norm(context: MetricContext, clients: ClientIds) -> Vector:
-    """Norm of the change of the policy's weights in a local training of this round; NaN for who cannot train."""
+    """Norm of the change of the policy's weights in a local training of this round; NaN if the client cannot train."""
     import jax
 
     trained, steps = context.rehearse(clients)

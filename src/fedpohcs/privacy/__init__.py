@@ -1,4 +1,4 @@
 """Private selection: candidates compute Delta_n together, and the server learns only the scores.
 
-docs/privacy.md is the specification; the modules follow its sections.
+docs/privacy-protocol.md is the specification; the modules follow its sections.
 """

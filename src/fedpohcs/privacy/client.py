@@ -8,7 +8,6 @@ import hmac
 import math
 import os
 import struct
-import sys
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -22,32 +21,29 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedpohcs.core.types import Vector, WeightedAdvantage
 from fedpohcs.privacy import masking
+from fedpohcs.privacy.choice import LARGEST, choose
 from fedpohcs.privacy.differential import Uniform, protected_level, rounded, system_uniform
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.ledger import Ledger
-from fedpohcs.privacy.masking import Cohort, derived
+from fedpohcs.privacy.masking import Cohort, RoundKeys, derived, round_keys
 from fedpohcs.privacy.messages import Kind, Message, pack_rows, parse, unpack_rows
-from fedpohcs.privacy.sealing import ABSENT, SEALED_LEVEL, read_value, seal, unseal
+from fedpohcs.privacy.sealing import PRESENT, seal, unseal
 from fedpohcs.privacy.sketch import Integers, count_sketch, relative_metric, sketch_seed
 from fedpohcs.privacy.terms import (
     ANNOUNCED,
-    INVITED,
     SEALED_KEY,
     Invitation,
     Parameters,
     announcement,
     check_announcement,
     check_invitation,
-    rank,
     read_invitation,
     session_name,
-    signed_choice,
 )
 
 EMPTY = WeightedAdvantage(np.empty(0, np.uint64), np.empty(0))
-WORST_TICKET = 1e3  # later than any that a positive number can buy
 SCORE = ""  # the name under which the ledger has what was computed from a table
-RANKED = "ranked"  # the same for a single number that members rank
+RANKED = "ranked"  # the same for a single number by which members choose
 
 
 class SecretSum(Protocol):
@@ -97,6 +93,8 @@ class PrivateClient:
         self._membership: Membership | None = None
         self._pair_keys: dict[int, bytes] = {}
         self._peers: dict[int, tuple[bytes, bytes]] = {}  # key and signature by client
+        self._round_keys: tuple[bytes, dict[int, RoundKeys]] = b"", {}  # of the latest context, by client
+        self._invitation: tuple[tuple[bytes, ...], tuple[Invitation, bytes]] | None = None  # the latest, with context
         self._sum: SecretSum | None = None
         self._session = b""
         self._table, self._number = EMPTY, math.nan
@@ -218,35 +216,41 @@ class PrivateClient:
 
     def _take_part(self, message: Message) -> bytes:
         """The hidden sketch, or the sealed number of this client. A session asks for each round once."""
-        membership, invitation = self._member(), read_invitation(message.body)
+        membership, (invitation, context) = self._member(), self._read(message.body)
         demand(bool(membership.group_key), "there is no group key yet")
         demand(invitation.round > membership.last, "this round was answered before in this session")
         check_invitation(invitation, self.parameters, self.client, self._peers)
-        context = invitation.context(self._session, self._policy)
         if self.parameters.ask.form != "table":
             demand(self.parameters.ids_only, "single numbers are not sealed in this run")
-            self._enter_question(invitation)
+            self._enter_question(message.body)
             self._membership = membership._replace(last=invitation.round)
-            return self._sealed_levels(invitation, context, self._ranked_value(invitation.round))
+            return self._sealed_levels(message.body, self._ranked_value(invitation.round))
         sketch = self._sketch(invitation.round)
-        if np.abs(sketch).max() > self.parameters.config.value_limit:
+        if max(sketch.max(), -sketch.min()) > self.parameters.config.value_limit:
             warnings.warn("a sketch exceeds protection.value_limit and is clipped; raise the limit", stacklevel=2)
         share = self.parameters.shares(invitation.cohort)[invitation.cohort.index(self.client)]
         values = self.parameters.fixed_point.encode(sketch, float(share))
-        self._enter_question(invitation)
+        self._enter_question(message.body)
         self._membership = membership._replace(last=invitation.round, waiting=message.body, voting=b"")
         return self._reply(Kind.UPLOAD, self._secret_sum().hide(values, context, invitation.cohort), context)
 
-    def _enter_question(self, invitation: Invitation) -> None:
-        cohort = hashlib.sha256(invitation.body()).digest()
-        self.ledger.ask(invitation.round, self._policy, cohort)
+    def _read(self, body: bytes) -> tuple[Invitation, bytes]:
+        """An invitation and its context. A round needs them in each of its messages."""
+        known = (body, self._session, self._policy)
+        if self._invitation is None or self._invitation[0] != known:
+            invitation = read_invitation(body)
+            self._invitation = known, (invitation, invitation.context(self._session, self._policy))
+        return self._invitation[1]
+
+    def _enter_question(self, body: bytes) -> None:
+        cohort = hashlib.sha256(body).digest()
+        self.ledger.ask(self._read(body)[0].round, self._policy, cohort)
 
     def _score(self, message: Message) -> bytes:
         """Delta_n of this client, from its own table and the mean that the total gives. Paper: Eq. (DeltaN)."""
         membership = self._member()
         demand(bool(membership.waiting), "no total is due")
-        invitation = read_invitation(membership.waiting)
-        context = invitation.context(self._session, self._policy)
+        invitation, context = self._read(membership.waiting)
         demand(message.tag == context[:8], "the total is of another context")
         self._membership = membership._replace(waiting=b"")  # so that nobody can try one total after the other
         total = self._secret_sum().read(message.body, context, invitation.cohort)
@@ -254,7 +258,7 @@ class PrivateClient:
         score = relative_metric(mean, self._sketch(invitation.round))
         value = self._answered(invitation.round, SCORE, score)
         if self.parameters.ids_only:
-            return self._sealed_levels(invitation, context, value)
+            return self._sealed_levels(membership.waiting, value)
         demand(value is not None, "epsilon is spent")
         return self._reply(Kind.SCORE, value or b"", context)
 
@@ -266,21 +270,27 @@ class PrivateClient:
         return self.ledger.answer(round_number, metric, lambda: self._level(score))
 
     def _ranked_value(self, round_number: int) -> bytes | None:
-        """This client's number or ticket; None if it is not finite or epsilon is spent."""
-        if not math.isfinite(self._number):
-            return None
+        """This client's number, with a nonce where members draw; None if it is not finite or epsilon is spent."""
         try:
-            return self._number_value(round_number, RANKED, self._number, ticket=self.parameters.ask.form == "ticket")
+            return self._number_value(round_number, RANKED, self._number)
         except RefusedError:
             return None
 
-    def _sealed_levels(self, invitation: Invitation, context: bytes, value: bytes | None) -> bytes:
+    def _sealed_levels(self, body: bytes, value: bytes | None) -> bytes:
         """The value of this client, or that it has none, sealed for each other member of the cohort."""
-        value = ABSENT if value is None else b"\1" + value
-        self._membership = self._member()._replace(voting=invitation.body(), value=value)
-        others = [other for other in invitation.cohort if other != self.client]
-        rows = [(other, seal(self._pair_key(other), self.client, context, value)) for other in others]
-        return self._reply(Kind.LEVELS, pack_rows(SEALED_LEVEL, rows), context)
+        invitation, context = self._read(body)
+        value = bytes(self.parameters.value_bytes) if value is None else PRESENT + value
+        self._membership = self._member()._replace(voting=body, value=value)
+        keys = self._keys_of(invitation.cohort, context)
+        rows = [(other, seal(keys[other].seal, self.client, value)) for other in keys]
+        return self._reply(Kind.LEVELS, pack_rows(self.parameters.sealed_row, rows), context)
+
+    def _keys_of(self, cohort: Cohort, context: bytes) -> dict[int, RoundKeys]:
+        """The keys shared with each other member of the cohort in this context, by ascending id."""
+        if self._round_keys[0] != context:
+            others = [other for other in cohort if other != self.client]
+            self._round_keys = context, {other: round_keys(self._pair_key(other), context) for other in others}
+        return self._round_keys[1]
 
     def _choose(self, message: Message) -> bytes:
         """The ids of the clients that train, by the values of the whole cohort.
@@ -289,49 +299,44 @@ class PrivateClient:
         """
         membership = self._member()
         demand(bool(membership.voting), "no ballot is due")
-        invitation = read_invitation(membership.voting)
-        context = invitation.context(self._session, self._policy)
+        invitation, context = self._read(membership.voting)
         demand(message.tag == context[:8], "the ballot is of another context")
         self._membership = membership._replace(voting=b"", value=b"")
-        rows, rest = unpack_rows(SEALED_LEVEL, message.body)
-        listed = [other for other, _ in rows]
-        others = [other for other in invitation.cohort if other != self.client]
-        demand(not rest and listed == others, "the ballot is not that of the whole cohort")
-        values = {other: unseal(self._pair_key(other), other, context, sealed) for other, sealed in rows}
+        rows, rest = unpack_rows(self.parameters.sealed_row, message.body)
+        keys = self._keys_of(invitation.cohort, context)
+        complete = not rest and [other for other, _ in rows] == [*keys]
+        demand(complete, "the ballot is not that of the whole cohort")
+        values = {other: unseal(keys[other].seal, other, sealed) for other, sealed in rows}
         values[self.client] = membership.value
-        chosen = rank({n: read_value(value, self.parameters) for n, value in values.items()}, self.parameters)
-        signature = self._identity.sign(signed_choice(context, chosen))
-        return self._reply(Kind.CHOICE, pack_rows(INVITED, ((n,) for n in chosen)) + signature, context)
+        choice = choose(values, self.parameters, invitation.round)
+        signature = self._identity.sign(choice.signed(context))
+        return self._reply(Kind.CHOICE, choice.body() + signature, context)
 
-    def number(self, round_number: int, metric: str, value: float, *, ticket: bool = False) -> bytes:
+    def number(self, round_number: int, metric: str, value: float) -> bytes:
         """A single number of a round in a message that the server can read, where the plan releases scores."""
         demand(not self.parameters.ids_only, "single numbers are sealed in this run")
         demand(round_number < self.parameters.ask.rounds, f"the plan has only {self.parameters.ask.rounds} rounds")
         self.ledger.ask(round_number, self._policy)
-        return self._reply(Kind.SCORE, self._number_value(round_number, metric, value, ticket=ticket))
+        return self._reply(Kind.SCORE, self._number_value(round_number, metric, value))
 
-    def _number_value(self, round_number: int, metric: str, value: float, *, ticket: bool) -> bytes:
+    def _number_value(self, round_number: int, metric: str, value: float) -> bytes:
         config = self.parameters.config
         demand(math.isfinite(value), "the number is not finite")
         can_spend = self.ledger.can_spend(config.epsilon, config.total_epsilon, round_number, metric)
         demand(can_spend, "epsilon is spent")
-        return self.ledger.answer(round_number, metric, lambda: self._scalar(self._ticket(value) if ticket else value))
+        draws = metric == RANKED and self.parameters.ask.prefers == "proportional"
+        return self.ledger.answer(round_number, metric, lambda: self._scalar(value) + (self._nonce() if draws else b""))
 
     def _scalar(self, value: float) -> bytes:
         """A rounded number, such as a mean return; with `scalar_limit` it is protected like a score."""
         config = self.parameters.config
         if config.scalar_limit is None:
-            return struct.pack("<f", rounded(value, config))
+            return struct.pack("<f", min(max(rounded(value, config), -LARGEST), LARGEST))
         return self._level(value / config.scalar_limit)
 
-    def _ticket(self, value: float) -> float:
-        """A lottery ticket in place of a number: the logarithm of an exponential draw with that rate.
-
-        The smallest of many tickets belongs to a client with a probability in proportion to its number. A number that
-        is not positive buys the worst ticket.
-        """
-        waiting = -math.log1p(-self._uniform()) or sys.float_info.min
-        return math.log(waiting) - math.log(value) if value > 0 else WORST_TICKET
+    def _nonce(self) -> bytes:
+        """This client's part in the common coin: two draws from [0, 1), 106 random bits."""
+        return struct.pack("<2d", self._uniform(), self._uniform())
 
     def _level(self, score: float) -> bytes:
         return protected_level(score, self.parameters.config, self._uniform).to_bytes(4, "little", signed=True)
@@ -369,7 +374,7 @@ class PrivateClient:
 
                 self._sum = EncryptedSum(self.client, num_slots, membership.group_key, membership.extra)
             else:
-                self._sum = masking.MaskedSum(self.client, num_slots, membership.group_key, self._pair_key)
+                self._sum = masking.MaskedSum(self.client, num_slots, membership.group_key, self._keys_of)
         return self._sum
 
     def _reply(self, kind: Kind, body: bytes = b"", context: bytes = bytes(8)) -> bytes:

@@ -33,8 +33,9 @@ def protected_level(score: float, config: ProtectionConfig, uniform: Uniform = s
 
 def score_of_level(level: int, config: ProtectionConfig) -> float:
     """The score that an uploaded integer stands for."""
-    demand(config.epsilon is not None or abs(level) <= num_levels(config), "the score is out of range")
-    return level / num_levels(config)
+    largest = num_levels(config)
+    demand(config.epsilon is not None or abs(level) <= largest, "the score is out of range")
+    return level / largest
 
 
 def rounded(value: float, config: ProtectionConfig) -> float:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedpohcs.privacy.errors import RefusedError, demand
 
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct("<BBHI8s")  # version, kind, zero, client, tag
 LARGEST_COUNT = 2**16  # most entries of a list; longer lists are refused before memory is allocated
 
@@ -67,7 +67,8 @@ def _name(header: Sequence[object]) -> str:
 
 def pack_rows(layout: str, rows: Iterable[Sequence[object]]) -> bytes:
     """A count and rows of one layout."""
-    packed = [struct.pack("<" + layout, *row) for row in rows]
+    pack = struct.Struct("<" + layout).pack
+    packed = [pack(*row) for row in rows]
     return struct.pack("<I", len(packed)) + b"".join(packed)
 
 

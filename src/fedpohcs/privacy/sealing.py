@@ -8,36 +8,34 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy.differential import score_of_level
 from fedpohcs.privacy.errors import RefusedError, demand
-from fedpohcs.privacy.masking import derived
 from fedpohcs.privacy.messages import unpack
 from fedpohcs.privacy.terms import Parameters
 
-SEALED_LEVEL = "I21s"  # for whom or of whom; ciphertext of a mark and 4 bytes, and its tag
-ABSENT = bytes(5)  # of a client that has no value, sealed like one
+PRESENT = b"\1"  # before a number; a client without one seals zeros
 
 
-def seal(pair_key: bytes, sender: int, context: bytes, value: bytes) -> bytes:
-    """A value for one other member. The key is used for this value alone, so the nonce may be fixed."""
-    return _cipher(pair_key, sender, context).encrypt(bytes(12), value, None)
+def seal(key: bytes, sender: int, value: bytes) -> bytes:
+    """A value for one other member. Two members share the key in one context, and each seals one value with it."""
+    return AESGCM(key).encrypt(_nonce(sender), value, None)
 
 
-def unseal(pair_key: bytes, sender: int, context: bytes, sealed: bytes) -> bytes:
+def unseal(key: bytes, sender: int, sealed: bytes) -> bytes:
     """The value of another member. Only that member and this one can have sealed it."""
     try:
-        return _cipher(pair_key, sender, context).decrypt(bytes(12), sealed, None)
+        return AESGCM(key).decrypt(_nonce(sender), sealed, None)
     except InvalidTag as error:
         raise RefusedError(f"the value of client {sender} is not from it") from error
 
 
-def _cipher(pair_key: bytes, sender: int, context: bytes) -> AESGCM:
-    return AESGCM(derived(pair_key, b"level" + sender.to_bytes(4, "little"), context))
+def _nonce(sender: int) -> bytes:
+    return sender.to_bytes(12, "little")
 
 
 def read_value(value: bytes, parameters: Parameters) -> float | None:
     """The number in a sealed value; None if there is none, or none that the rules allow."""
     read = read_score if parameters.ask.form == "table" else read_number
     try:
-        return None if value == ABSENT else read(value[1:], parameters.config)
+        return read(value[1:5], parameters.config) if value[:1] == PRESENT else None
     except RefusedError:
         return None
 

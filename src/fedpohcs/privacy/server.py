@@ -3,6 +3,7 @@
 It uses an `Exchange`, which delivers messages and returns the replies that arrived.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -12,20 +13,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedpohcs.core.config import ProtectionConfig
 from fedpohcs.privacy import masking
+from fedpohcs.privacy.choice import CHOSEN, Choice
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort
 from fedpohcs.privacy.messages import Kind, Message, expect, pack_rows, unpack, unpack_rows
-from fedpohcs.privacy.sealing import SEALED_LEVEL, read_number, read_score
+from fedpohcs.privacy.sealing import read_number, read_score
 from fedpohcs.privacy.terms import (
     ANNOUNCED,
-    INVITED,
     SEALED_KEY,
     Invitation,
     Parameters,
     check_announcement,
     quorum,
     session_name,
-    signed_choice,
 )
 
 Exchange = Callable[[dict[int, bytes]], dict[int, bytes]]
@@ -36,6 +36,7 @@ class Outcome(NamedTuple):
 
     scores: Mapping[int, float] = {}  # Delta_n / ||S||
     chosen: Cohort | None = None
+    weights: tuple[float, ...] = ()  # of the updates of the chosen clients
     problem: str = ""  # why there is no result
     lost: Cohort = ()  # clients by which it failed
 
@@ -49,7 +50,7 @@ class Gathering:
         self.uploads: dict[int, bytes] = {}
         self.scores: dict[int, float] = {}
         self.levels: dict[int, dict[int, bytes]] = {}  # sealed, by sender and receiver
-        self.choices: dict[int, Cohort] = {}
+        self.choices: dict[int, tuple[Choice, bytes]] = {}  # with signatures
 
     def invitations(self) -> dict[int, bytes]:
         body = self._invitation.body()
@@ -86,43 +87,58 @@ class Gathering:
     def take_levels(self, client: int, data: bytes) -> None:
         """Take what a client sealed for each of the others."""
         self._demand_due(client, self.levels)
-        rows, rest = unpack_rows(SEALED_LEVEL, expect(data, Kind.LEVELS, client, self._tag))
+        rows, rest = unpack_rows(self._parameters.sealed_row, expect(data, Kind.LEVELS, client, self._tag))
         others = [other for other in self._invitation.cohort if other != client]
         demand(not rest and [n for n, _ in rows] == others, f"client {client} has not sealed for all others")
         self.levels[client] = dict(rows)
 
     def ballots(self) -> dict[int, bytes]:
         """To each member, what all others sealed for it."""
-        cohort = self._invitation.cohort
-        bodies = {n: pack_rows(SEALED_LEVEL, ((m, self.levels[m][n]) for m in cohort if m != n)) for n in cohort}
+        cohort, layout = self._invitation.cohort, self._parameters.sealed_row
+        bodies = {n: pack_rows(layout, ((m, self.levels[m][n]) for m in cohort if m != n)) for n in cohort}
         return {n: Message(Kind.BALLOT, n, self._tag, body).to_bytes() for n, body in bodies.items()}
 
-    def take_choice(self, client: int, data: bytes, identity: bytes) -> None:
-        """Take the signed list of a member, by its Ed25519 public key."""
+    def take_choice(self, client: int, data: bytes) -> None:
+        """Take the list of a member; `agreed` checks its signature."""
         self._demand_due(client, self.choices)
-        rows, signature = unpack_rows(INVITED, expect(data, Kind.CHOICE, client, self._tag))
-        chosen = tuple(n for (n,) in rows)
-        most, sound = self._parameters.ask.num_selected, chosen == tuple(sorted(set(chosen)))
-        sound &= set(chosen) <= set(self._invitation.cohort) and len(chosen) <= most
+        rows, signature = unpack_rows(CHOSEN, expect(data, Kind.CHOICE, client, self._tag))
+        choice = Choice(tuple(n for n, _ in rows), tuple(weight for _, weight in rows))
+        most, sound = self._parameters.ask.num_selected, choice.clients == tuple(sorted(set(choice.clients)))
+        sound &= set(choice.clients) <= set(self._invitation.cohort) and len(rows) <= most
+        sound &= all(0 <= weight < math.inf for weight in choice.weights)
         demand(sound, f"the list of client {client} is no choice of {most} candidates")
-        try:
-            Ed25519PublicKey.from_public_bytes(identity).verify(signature, signed_choice(self._context, chosen))
-        except InvalidSignature as error:
-            raise RefusedError(f"the list of client {client} is not signed by it") from error
-        self.choices[client] = chosen
+        self.choices[client] = choice, signature
 
     def lost(self, replies: Mapping[int, object]) -> Cohort:
         """The members of the cohort without a reply."""
         return tuple(client for client in self._invitation.cohort if client not in replies)
 
-    def agreed(self) -> Cohort | None:
-        """The list that two thirds of the cohort have signed; None if there is none."""
-        ((chosen, times),) = Counter(self.choices.values()).most_common(1) or [((), 0)]
-        return chosen if times >= quorum(len(self._invitation.cohort)) else None
+    def agreed(self, members: Mapping[int, bytes]) -> tuple[Choice, list[str]]:
+        """The list that two thirds of the cohort have signed, by their Ed25519 public keys; an empty one if none is.
+
+        Only signatures of the list that most have sent are checked, until there are enough. With it come the refusals.
+        """
+        refusals, left = [], quorum(len(self._invitation.cohort))
+        lists = Counter(choice for choice, _ in self.choices.values())
+        ((common, times),) = lists.most_common(1) or [(Choice(), 0)]
+        for client, (choice, signature) in self.choices.items() if times >= left else ():
+            if choice == common and left:
+                signed = _has_signed(members[client], signature, choice.signed(self._context))
+                left -= signed
+                refusals += [] if signed else [f"the list of client {client} is not signed by it"]
+        return Choice() if left else common, refusals
 
     def _demand_due(self, client: int, replies: Mapping[int, object]) -> None:
         demand(client in self._invitation.cohort, f"client {client} is not in the cohort")
         demand(client not in replies, f"client {client} has replied already")
+
+
+def _has_signed(identity: bytes, signature: bytes, text: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, text)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def read_scalar(data: bytes, client: int, config: ProtectionConfig) -> float:
@@ -191,10 +207,12 @@ class PrivateServer:
             return Outcome(problem="every candidate refused the total")
         if lost:
             return Outcome(problem=f"lost before the choice: {_named(lost)}", lost=lost)
-        take = gathering.take_choice
-        self._collect(gathering.ballots(), lambda client, data: take(client, data, self._members[client]))
-        chosen = gathering.agreed()
-        return Outcome(chosen=chosen) if chosen else Outcome(problem="too few candidates agree on a choice")
+        self._collect(gathering.ballots(), gathering.take_choice)
+        choice, refusals = gathering.agreed(self._members)
+        self.refusals += refusals
+        if not choice.clients:
+            return Outcome(problem="too few candidates agree on a choice")
+        return Outcome(chosen=choice.clients, weights=choice.weights)
 
     def first_invitations(self, round_number: int, policy: bytes, cohort: Cohort) -> dict[int, bytes]:
         """The first messages of `select`, byte by byte, so that they can be sent with an earlier message."""

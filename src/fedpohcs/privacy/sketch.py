@@ -51,11 +51,20 @@ class FixedPoint(NamedTuple):
 
     def encode(self, values: Vector, weight: float) -> Integers:
         """`weight * values`, rounded. Weights of a cohort sum to 1, so sums exceed `largest` at most by rounding."""
-        return np.rint(np.clip(values, -self.limit, self.limit) * (weight * self.scale)).astype(np.int64)
+        return _rounded(values, self.limit, weight * self.scale)
 
     def decode(self, integers: Integers) -> Vector:
         """The numbers back."""
         return integers / self.scale
+
+
+@njit(nogil=True, cache=True)
+def _rounded(values, limit, factor):
+    """Values within the limit, times the factor, as integers; in one pass, because every candidate does it."""
+    integers = np.empty(len(values), np.int64)
+    for place in range(len(values)):
+        integers[place] = np.rint(min(max(values[place], -limit), limit) * factor)
+    return integers
 
 
 def relative_metric(mean: Vector, own: Vector) -> float:

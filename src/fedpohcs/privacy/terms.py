@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import math
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from fedpohcs.metrics.base import find_metric, hidden_as
 from fedpohcs.privacy import masking
 from fedpohcs.privacy.errors import RefusedError, demand
 from fedpohcs.privacy.masking import Cohort
-from fedpohcs.privacy.messages import pack_rows, unpack_rows
+from fedpohcs.privacy.messages import unpack_rows
 from fedpohcs.privacy.sketch import FixedPoint
 from fedpohcs.server.candidates import client_weight, draw_candidates
 from fedpohcs.server.selection.base import Selector, asks_every_candidate
@@ -26,7 +26,7 @@ from fedpohcs.server.selection.checks import make_selector
 RESERVED_WORDS = 16  # of `num_words`: lanes, headers and a score, so that all of an upload fits
 SEALED_KEY = "I12s48s"  # for whom, nonce, ciphertext of 32 bytes and its tag
 ANNOUNCED = "I32s64s"  # who, X25519 key, Ed25519 signature
-INVITED = "I"  # who
+NONCE_BYTES = 16
 LEAST_SHARE, LARGEST_SHARE = 0.5, 1.5  # of one member in the mean, in multiples of an equal share
 
 
@@ -39,8 +39,8 @@ class Ask:
     num_candidates: int = 1
     num_selected: int = 1
     weights: tuple[float, ...] = ()  # q_n of every client
-    form: Literal["table", "number", "ticket", ""] = "table"  # of the metric by which candidates are ranked
-    prefers: Literal["high", "low", ""] = "high"  # values of which the K candidates have; "": the server decides
+    form: Literal["table", "number", ""] = "table"  # of the metric by which candidates are chosen
+    prefers: Literal["high", "low", "proportional", ""] = "high"  # how the K are chosen by it; "": the server decides
     sketch: str = bytes(32).hex()  # names the hash functions of sketches; public, and the same with and without a plan
     drawn: bool = True  # cohorts are the candidates that the seed draws; otherwise those that the server invites
 
@@ -57,6 +57,16 @@ class Parameters:
     @property
     def num_slots(self) -> int:
         return self.config.num_words - RESERVED_WORDS
+
+    @property
+    def value_bytes(self) -> int:
+        """Length of what members seal for each other: a mark, a number, and a nonce where they draw."""
+        return 5 + (NONCE_BYTES if self.ask.prefers == "proportional" else 0)
+
+    @property
+    def sealed_row(self) -> str:
+        """The layout of a sealed value: for whom or of whom, and the ciphertext with its tag."""
+        return f"I{self.value_bytes + 16}s"
 
     @property
     def ids_only(self) -> bool:
@@ -131,7 +141,7 @@ class Invitation(NamedTuple):
     cohort: Cohort  # ascending ids
 
     def body(self) -> bytes:
-        return self.round.to_bytes(4, "little") + pack_rows(INVITED, ((client,) for client in self.cohort))
+        return struct.pack(f"<II{len(self.cohort)}I", self.round, len(self.cohort), *self.cohort)
 
     def context(self, session: bytes, policy: bytes) -> bytes:
         """The name of this round in a session: every mask is made for one context and no other."""
@@ -141,7 +151,7 @@ class Invitation(NamedTuple):
 def read_invitation(body: bytes) -> Invitation:
     """The invitation in the body of a message."""
     demand(len(body) >= 4, "the invitation is too short")
-    rows, rest = unpack_rows(INVITED, body[4:])
+    rows, rest = unpack_rows("I", body[4:])
     ids = tuple(client for (client,) in rows)
     ascending = not rest and ids == tuple(sorted(set(ids)))
     demand(ascending, "the invitation must list different clients in ascending order")
@@ -182,17 +192,3 @@ def check_announcement(
         Ed25519PublicKey.from_public_bytes(members[client]).verify(signature, announcement(parameters, client, key))
     except InvalidSignature as error:
         raise RefusedError(f"the key of client {client} is not signed by it") from error
-
-
-def signed_choice(context: bytes, chosen: Cohort) -> bytes:
-    """The bytes that a member signs to say which clients train."""
-    return b"fedpohcs choice" + context + pack_rows(INVITED, ((client,) for client in chosen))
-
-
-def rank(values: Mapping[int, float | None], parameters: Parameters) -> Cohort:
-    """The K clients that train, ascending: those with the best values; the lower id wins a tie; None is no value."""
-    ask = parameters.ask
-    sign = -1.0 if ask.prefers == "high" else 1.0
-    logarithm = {n: math.log(ask.weights[n]) if ask.form == "ticket" else 0.0 for n in values}
-    order = sorted((sign * (value - logarithm[n]), n) for n, value in values.items() if value is not None)
-    return tuple(sorted(n for _, n in order[: ask.num_selected]))

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
+from fedpohcs.core.learning import PolicyGradientConfig
 from fedpohcs.core.processes import refuse_while_importing
 from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
@@ -22,6 +23,7 @@ from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest,
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.candidates import client_weight
+from fedpohcs.server.clock import make_times
 from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
@@ -96,6 +98,7 @@ class Training:
         self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
         self.optimiser = make_optimiser(optimiser_name(config, self.selector), config.server_optimiser)
+        self.times = make_times(config)
         self.state = saved.server if saved else self._first_state()
 
     def _first_state(self) -> ServerState:
@@ -122,8 +125,17 @@ class Training:
                 config.seed,
                 config.defence,
                 self.optimiser,
+                self.times,
             )
-            yield record
+            yield self._finetuned(record)
+
+    def _finetuned(self, record: RoundRecord) -> RoundRecord:
+        """The record of the last round with the returns of clients that train on alone, if the config wants them."""
+        iterations = self.config.federation.finetune_iterations
+        if not iterations or record.round < self.config.rounds:
+            return record
+        tuned: Any = self.executor
+        return record._replace(finetuned=tuned.finetune(self.state.params, record.round, iterations))
 
     def stored_policy(self) -> Mapping[str, np.ndarray]:
         """The arrays of the present policy and the filters of the clients, by name."""
@@ -306,8 +318,11 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     optimiser = optimiser_name(config, selector)
     require_known("federation.server_optimiser", optimiser, OPTIMISERS)
     make_optimiser(optimiser, config.server_optimiser)
+    _check_gradients(config, optimiser)
     _check_trust(config, selector)
     _check_personal(config, selector, world)
+    _check_pooling(config, selector)
+    _check_time(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if not issubclass(world, HostWorld):
@@ -327,6 +342,25 @@ def check_acting(config: ExperimentConfig, world: Any) -> None:
         require(tabular, "federation.aggregator", config.federation.aggregator, rule, "Use parameter-mean.")
 
 
+def _check_gradients(config: ExperimentConfig, optimiser: str) -> None:
+    """Refuse learners and server optimisers that need each other, and batches for which the learner has no room."""
+    settings, kind, n = config.server_optimiser, config.learner.kind, config.federation.num_clients
+    needed = getattr(config.learner, "needs_optimiser", None)
+    rule = f"needs federation.server_optimiser {needed}, not {optimiser}"
+    require(needed in (None, optimiser), "learner.kind", kind, rule)
+    if optimiser != "svrpg":
+        return
+    fits = isinstance(config.learner, PolicyGradientConfig)
+    rule = f"needs a learner that follows the gradient of whole episodes, which {kind!r} does not"
+    require(fits, "federation.server_optimiser", "svrpg", rule, "Use learner.kind gpomdp.")
+    most = max(settings.inner_episodes, *(settings.batch_episodes or (1,)))
+    rule = f"must be at least {most}, the most episodes that server_optimiser asks for"
+    episodes: int = getattr(config.learner, "episodes", most)
+    require(episodes >= most, "learner.episodes", episodes, rule)
+    where, rule = settings.simulated_client, f"must be below federation.num_clients (={n})"
+    require(where == "mixture" or where < n, "server_optimiser.simulated_client", where, rule)
+
+
 def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) -> None:
     """Refuse personal weights where clients act outside JAX, and with metrics that read the shared policy."""
     kept = config.federation.personal
@@ -335,14 +369,47 @@ def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) ->
     traced = not isinstance(world, HostWorld)
     rule = f"needs a world in JAX, which {config.world!r} is not"
     require(traced, "federation.personal", kept, rule, "Use none.")
-    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
-    optimiser = make_optimiser(optimiser_name(config, selector), constant)
-    steers = optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
-    rule = f"cannot be combined with server optimiser {optimiser.name!r}, which steers all weights of clients"
-    require(not steers, "federation.personal", kept, rule)
+    name = optimiser_name(config, selector)
+    rule = f"cannot be combined with server optimiser {name!r}, which steers all weights of clients"
+    require(not _steers(config, selector), "federation.personal", kept, rule)
     reads = sorted(name for name in selector.requires if find_metric(name).reads != "returns")
     rule = f"cannot be combined with selector {config.selector!r}, whose {' and '.join(reads)} read the shared policy"
     require(not reads, "federation.personal", kept, rule, "Use fedavg, full or power-of-choice.")
+
+
+def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
+    """Refuse pooled training of some clients, and what one learner or shared filters cannot do."""
+    federation = config.federation
+    if federation.pooled:
+        rule = f"trains on all clients, and {config.selector} selects some"
+        require(selector.everyone, "federation.pooled", True, rule, "Use the selector full.")
+        rule = f"cannot be combined with server optimiser {optimiser_name(config, selector)!r}, which steers clients"
+        require(not _steers(config, selector), "federation.pooled", True, rule)
+    rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
+    hidden = federation.filters == "own" or config.privacy == "none"
+    require(hidden, "federation.filters", federation.filters, rule, "Use own.")
+
+
+def _check_time(config: ExperimentConfig) -> None:
+    """Refuse simulated time where the server does not decide who trains, and a trace that cannot be read."""
+    model, federation = config.time.model, config.federation
+    if model == "none":
+        return
+    rule = f"must be 'none' with privacy {config.privacy!r}: candidates that protect each other must all be there"
+    require(config.privacy == "none", "time.model", model, rule)
+    rule = "must be 'none' with federation.pooled, as no clients train"
+    require(not federation.pooled, "time.model", model, rule)
+    rule = f"needs aggregator parameter-mean: an asynchronous round has one update, {federation.aggregator} needs more"
+    plain = federation.aggregator == "parameter-mean"
+    require(plain or not config.time.asynchronous, "time.asynchronous", True, rule)
+    make_times(config)
+
+
+def _steers(config: ExperimentConfig, selector: Selector) -> bool:
+    """Whether the server optimiser changes the local steps of clients."""
+    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    optimiser = make_optimiser(optimiser_name(config, selector), constant)
+    return optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:
@@ -377,10 +444,11 @@ def _check_attack(config: ExperimentConfig, requires: frozenset[str]) -> None:
     rule = f"is about {about}s, which no client sends with selector {config.selector} and privacy {config.privacy}"
     scores = any(find_metric(name).prefers for name in requires) or (tables and config.privacy != "none")
     scores = scores and (config.privacy == "none" or config.protection.release == "scores")
-    require({"table": tables, "score": scores, "update": True}[about], "attack.kind", kind, rule)
-    rule = f"is for attacks on updates: when clients send {about}s, none is selected yet"
+    sent = {"table": tables, "score": scores, "update": True, "episodes": True}[about]
+    require(sent, "attack.kind", kind, rule)
+    rule = f"is for attacks on updates or episodes: when clients send {about}s, none is selected yet"
     everyone = config.attack.clients != "one-selected"
-    require(everyone or about == "update", "attack.clients", config.attack.clients, rule, "Name ids.")
+    require(everyone or about in ("update", "episodes"), "attack.clients", config.attack.clients, rule, "Name ids.")
 
 
 WEIGHT_RATIO = 1.5  # of the largest q_n to the smallest; then any cohort passes `privacy.terms.check_invitation`
@@ -397,15 +465,10 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
         require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")
-    if hidden_as(selector.requires, "number", "ticket"):
+    if hidden_as(selector.requires, "number"):
         bounded = protection.epsilon is None or protection.scalar_limit is not None
         rule = f"must be set with an epsilon and {config.selector}, whose numbers have no bound of their own"
         require(bounded, "protection.scalar_limit", protection.scalar_limit, rule)
-    remembers = bool(hidden_as(selector.requires, "ticket")) and not asks_every_candidate(selector)
-    rule = (
-        f"remembers numbers, but with privacy {config.privacy!r} clients send a ticket that is drawn anew every round"
-    )
-    require(not remembers, "selector", config.selector, rule)
     if tables:
         _check_hidden_table(config, selector, tables)
     if selector.requires and protection.release == "ids":

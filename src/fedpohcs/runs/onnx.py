@@ -1,7 +1,8 @@
 """A policy as an ONNX model. The few protobuf messages of a perceptron are encoded here, so no ONNX package is needed.
 
 Input `observation`: a batch of raw observations. Outputs: `action`; and what it comes from: `mean` and `log_std` of a
-normal distribution, or `logits`, or action `values` of which the greatest is taken.
+normal distribution, or `logits`, or action `values` of which the greatest is taken, or `output` before actions are
+squashed by tanh.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.core.version import __version__
-from fedpohcs.runs.policy import Policy
+from fedpohcs.runs.policy import LOG_STD_LIMITS, Policy
 
 OPSET, IR = 13, 8
 FLOAT, INT64 = 1, 7  # types of tensors
@@ -48,7 +49,8 @@ def to_onnx(policy: Policy, client: int | None = None, *, sample: bool = False) 
     graph = Graph()
     output = _network(graph, policy, _filtered(graph, policy, client))
     sizes = policy.layers[0][0].shape[0], policy.layers[-1][0].shape[1]
-    act = _discrete_action if policy.discrete else _continuous_action
+    continuous = _continuous_action if policy.bounds is None else _squashed_action
+    act = _discrete_action if policy.discrete else continuous
     outputs = act(graph, policy, output, sizes[1], sample=sample)
     body = [
         *(_field(1, node) for node in graph.nodes),
@@ -92,6 +94,30 @@ def _continuous_action(graph: Graph, policy: Policy, mean: str, size: int, *, sa
     zeros = graph.apply("Mul", mean, ("zero", np.float32(0)))
     graph.apply("Add", zeros, ("log_std_of_all", policy.log_std), output="log_std")
     return [_value_info(name, FLOAT, ("batch", size)) for name in ("action", "mean", "log_std")]
+
+
+def _squashed_action(graph: Graph, policy: Policy, output: str, size: int, *, sample: bool) -> list[bytes]:
+    output, actions = graph.apply("Identity", output, output="output"), size
+    before = output
+    if policy.about["squash"] == "normal":
+        actions = size // 2
+        before = _columns(graph, output, 0, actions)
+        if sample:
+            low, high = (np.float32(limit) for limit in LOG_STD_LIMITS)
+            log_std = graph.apply("Clip", _columns(graph, output, actions, size), ("least", low), ("most", high))
+            noise = graph.apply("RandomNormalLike", before, mean=0.0, scale=1.0)
+            before = graph.apply("Add", before, graph.apply("Mul", noise, graph.apply("Exp", log_std)))
+    centre, half = np.asarray(policy.bounds, np.float32)
+    scaled = graph.apply("Mul", graph.apply("Tanh", before), ("half_range", half))
+    graph.apply("Add", scaled, ("centre", centre), output="action")
+    return [_value_info("action", FLOAT, ("batch", actions)), _value_info("output", FLOAT, ("batch", size))]
+
+
+def _columns(graph: Graph, value: str, begin: int, end: int) -> str:
+    """Some columns of a batch."""
+    names = (f"begin_{begin}", f"end_{end}")
+    bounds = [(name, np.array([at], np.int64)) for name, at in zip(names, (begin, end), strict=True)]
+    return graph.apply("Slice", value, *bounds, ("column", np.array([1], np.int64)))
 
 
 def _discrete_action(graph: Graph, policy: Policy, output: str, size: int, *, sample: bool) -> list[bytes]:

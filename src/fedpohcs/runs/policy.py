@@ -25,7 +25,10 @@ import numpy as np
 
 SMALLEST_STD = 1e-6
 """Observations that vary less than this are only centred, as in training."""
+LOG_STD_LIMITS = -20.0, 2.0
+"""Of a network that gives the spread of its actions, as in training."""
 DEFAULT_MEAN, DEFAULT_VARIANCE = "filters/default_mean", "filters/default_variance"
+BOUNDS = "policy/bounds"
 PLAIN_KINDS = "biufU"  # truth values, numbers and text
 UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
@@ -36,7 +39,11 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Policy:
-    """A tanh perceptron that gives a normal distribution of actions, or logits where actions are discrete."""
+    """A tanh perceptron that gives a normal distribution of actions, or logits where actions are discrete.
+
+    With `bounds`, actions are squashed by a further tanh: `about["squash"]` says whether outputs are the actions before
+    it ("deterministic"), or means and logarithms of standard deviations of a normal distribution before it ("normal").
+    """
 
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]  # kernel and bias
     log_std: np.ndarray  # empty where actions are discrete
@@ -44,11 +51,12 @@ class Policy:
     filter_mean: np.ndarray | None = None  # [clients, observation]
     filter_std: np.ndarray | None = None
     default_filter: tuple[np.ndarray, np.ndarray] | None = None  # mean and standard deviation over all clients
+    bounds: np.ndarray | None = None  # centre and half range of squashed actions
 
     @property
     def discrete(self) -> bool:
         """Whether an action is one of finitely many choices."""
-        return self.log_std.size == 0
+        return self.log_std.size == 0 and self.bounds is None
 
     def act(self, observation: Any, client: int | None = None, generator: np.random.Generator | None = None) -> Any:
         """An action for a raw observation, or one each for a batch of them.
@@ -59,6 +67,8 @@ class Policy:
             generator: draws the action; without one it is the most likely action.
         """
         output = self.forward(self.rescale(observation, client))
+        if self.bounds is not None:
+            return self._squashed(output, generator)
         if self.discrete and "epsilon" in self.about:
             return self._epsilon_greedy(output, generator)
         if self.discrete:
@@ -66,6 +76,15 @@ class Policy:
             return np.argmax(output + noise, axis=-1)
         noise = 0 if generator is None else generator.standard_normal(output.shape)
         return output + np.exp(self.log_std) * noise
+
+    def _squashed(self, output: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        """An action within its bounds. Deterministic policies draw nothing."""
+        assert self.bounds is not None
+        if self.about["squash"] == "normal":
+            mean, log_std = np.split(output, 2, axis=-1)
+            noise = 0 if generator is None else generator.standard_normal(mean.shape)
+            output = mean + np.exp(np.clip(log_std, *LOG_STD_LIMITS)) * noise
+        return self.bounds[0] + self.bounds[1] * np.tanh(output)
 
     def _epsilon_greedy(self, values: np.ndarray, generator: np.random.Generator | None) -> Any:
         """Epsilon-greedy action for outputs that are action values."""
@@ -172,6 +191,7 @@ def _check_header(member: zipfile.ZipInfo, dtype: np.dtype[Any], size: int, begi
 def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
     """The policy whose arrays have the names that a run's `policy.npz` gives them."""
     _check_policy(arrays)
+    _check_bounds(arrays, about)
     count = _num_layers(arrays)
     layers = [tuple(arrays[f"policy/layers/{i}/{part}"] for part in ("kernel", "bias")) for i in range(count)]
     mean = std = pooled = None
@@ -182,7 +202,8 @@ def from_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> Policy:
         pooled = moments[0].astype(np.float32), _standard_deviation(moments[1]).astype(np.float32)
     if about.get("filtered") and "filters/mean" in arrays:
         mean, std = arrays["filters/mean"], _standard_deviation(arrays["filters/variance"])
-    return Policy(tuple((kernel, bias) for kernel, bias in layers), arrays["policy/log_std"], about, mean, std, pooled)
+    plain = tuple((kernel, bias) for kernel, bias in layers)
+    return Policy(plain, arrays["policy/log_std"], about, mean, std, pooled, arrays.get(BOUNDS))
 
 
 def _standard_deviation(variance: np.ndarray) -> np.ndarray:
@@ -231,6 +252,17 @@ def _check_policy(arrays: dict[str, np.ndarray]) -> None:
     if arrays["policy/log_std"].shape not in ((0,), (width,)):
         raise ValueError("its log_std does not fit the actions")
     _check_filters(arrays, arrays["policy/layers/0/kernel"].shape[0])
+
+
+def _check_bounds(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Refuse bounds that are missing where actions are squashed, or that are there where they are not."""
+    squash, bounds = about.get("squash"), arrays.get(BOUNDS)
+    if squash not in (None, "deterministic", "normal") or (squash is None) != (bounds is None):
+        raise ValueError(
+            f"its actions are squashed ({squash!r}), but bounds are {'missing' if bounds is None else 'there'}"
+        )
+    if bounds is not None and (bounds.dtype.kind != "f" or bounds.shape != (2,)):
+        raise ValueError("its bounds of actions are not two numbers")
 
 
 def _check_filters(arrays: dict[str, np.ndarray], observed: int) -> None:

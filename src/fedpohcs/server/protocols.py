@@ -48,6 +48,15 @@ class Executor(Protocol):
         """Phase two: local training from the given parameters; `extra` arrays by name reach the learner's loss."""
         ...
 
+    def simulate(
+        self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
+    ) -> ClientUpdates:
+        """Training that the server does itself, by simulation of the clients' worlds; it changes no client.
+
+        An attempt, counted from 1, has draws of its own. Executors of real clients refuse it.
+        """
+        ...
+
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play evaluation episodes with the given parameters."""
         ...

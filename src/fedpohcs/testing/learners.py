@@ -36,6 +36,17 @@ QUICK_PPO = {"learning_rate": 0.02, "learning_rate_decay": 1.0, "epochs": 4, "kl
 # In minibatches of odd size the two signs of a probe never cancel. Where they do, a gradient is rounding alone, and
 # Adam makes a whole step of it.
 QUICK_ODD = QUICK_CRITIC | {"batch_size": 33}
+QUICK_REPLAY = {
+    "learning_rate": 0.01,
+    "batch_size": 32,
+    "updates_per_iteration": 64,
+    "replay_size": 1000,
+    "target_rate": 0.05,
+}
+QUICK_POLICY = QUICK_REPLAY | {"policy_learning_rate": 0.01}
+# Odd and few minibatches, because a greedy policy amplifies rounding errors where actions are equally good.
+QUICK_MIXTURE = {"batch_size": 33, "updates_per_iteration": 32, "target_rate": 1.0, "target_period": 8, "mixture": 0.3}
+QUICK_GRADIENT = {"episodes": 65, "whitening": "batch"}  # of episodes of one step, whitening leaves nothing
 QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "ppo": QUICK_PPO,
     "fedprox": {"proximal_coefficient": 0.01, **QUICK_PPO},
@@ -44,13 +55,17 @@ QUICK_OF_KIND: dict[str, dict[str, Any]] = {
     "a2c": {"learning_rate": 0.02, **QUICK_ODD},
     "npg": {"kl_target": 0.05, **QUICK_ODD},
     "trpo": {"kl_target": 0.05, **QUICK_ODD},
-    "dqn": {
-        "learning_rate": 0.01,
-        "batch_size": 32,
-        "updates_per_iteration": 64,
-        "replay_size": 1000,
-        "target_rate": 0.05,
-    },
+    "gpomdp": {"learning_rate": 2.0, **QUICK_GRADIENT},
+    "fedsvrpg-m": {"learning_rate": 2.0, "beta": 0.8, **QUICK_GRADIENT},
+    "mfpo": {"learning_rate": 1.0, "momentum": 0.2, **QUICK_GRADIENT},
+    "fednpg-admm": {"local_iterations": 1, **QUICK_GRADIENT},
+    "dqn": QUICK_REPLAY,
+    "dcpi": QUICK_POLICY | QUICK_MIXTURE,
+    "ddpg": QUICK_POLICY,
+    "td3": QUICK_POLICY,
+    "sac": QUICK_POLICY | {"temperature_learning_rate": 0.01},
+    "qavg": {"learning_rate": 0.1},
+    "sarsa": {"learning_rate": 0.1, "inverse_temperature": 5.0},
 }
 MAPS = ("vectorised", "one-by-one")
 CLIENT_PROBES = ("observation", "action", "both")
@@ -60,7 +75,7 @@ NUM_CLIENTS = len(CLIENT_PROBES)
 
 def quick_config(kind: str) -> LearningConfig:
     """A small, fast config of a registered kind, sufficient for the probes."""
-    return learner_class(kind)(**QUICK, **QUICK_OF_KIND.get(kind, {}))
+    return learner_class(kind)(**QUICK | QUICK_OF_KIND.get(kind, {}))
 
 
 def check_learner(learner: str | LearningConfig, *, rounds: int = ROUNDS, seed: int = 0) -> None:

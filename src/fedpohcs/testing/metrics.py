@@ -18,7 +18,7 @@ from fedpohcs.metrics.base import find_metric
 from fedpohcs.metrics.packing import check_value, expected_arrays, pack, unpack_columns
 
 CLIENTS = np.array([2, 0, 3])
-HIDING = ("number", "ticket", "table", None)
+HIDING = ("number", "table", None)
 
 
 def check_metric(name: str, config: ExperimentConfig | None = None) -> None:
@@ -71,8 +71,8 @@ def _check_value(name: str, value: Any, config: ExperimentConfig, params: Params
 def _check_hiding(name: str, column: Any, arrays: list[dict[str, np.ndarray]]) -> None:
     """Check that the values of a metric have the form that `hide` declares."""
     hide = find_metric(name).hide
-    _require(hide in HIDING, f"metric {name!r} must say hide='number', 'ticket', 'table' or None, not {hide!r}")
-    if hide in ("number", "ticket"):
+    _require(hide in HIDING, f"metric {name!r} must say hide='number', 'table' or None, not {hide!r}")
+    if hide == "number":
         single = all(one.keys() == {name} and one[name].shape == () for one in arrays)
         _require(single, f"metric {name!r} must be one number per client to be hidden as a {hide}")
     if hide == "table":

@@ -19,6 +19,7 @@ from fedpohcs.metrics.base import find_metric
 from fedpohcs.runs.checkpoints import Checkpoint, from_bytes, to_bytes
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.optimisers import Proposal, make_optimiser
+from fedpohcs.server.optimisers.checks import arrays_to_send
 from fedpohcs.server.parts import controls_of
 from fedpohcs.server.selection import Question, make_selector
 from fedpohcs.testing.equality import all_equal
@@ -187,7 +188,9 @@ def check_optimiser(name: str) -> None:
     def step(state: Any, target: Params) -> tuple[Params, Any]:
         updates = jax.tree.map(lambda x: np.repeat(x[None], 3, axis=0), target)
         kept = jax.tree.map(np.copy, (state, previous))
-        proposal = Proposal(target, updates, weight, np.arange(3), np.array([1.0, 5.0, np.nan, 2.0]))
+        generator, returns = np.random.default_rng(0), np.array([1.0, 5.0, np.nan, 2.0])
+        sent = arrays_to_send(optimiser, state, generator)
+        proposal = Proposal(target, updates, weight, np.arange(3), returns, sent, generator, _no_progress)
         params, after = optimiser.apply(state, previous, proposal)
         _require(all_equal(kept, (state, previous)), f"{at} must not change what it is given")
         _check_like(at, params, previous)
@@ -206,6 +209,14 @@ def check_optimiser(name: str) -> None:
     for number in range(2, 6):
         moved, after = step(after, agent(number))
     _require(not _close(moved.policy, previous.policy), f"{at} must move the policy towards the proposals")
+
+
+def _no_progress(params: Params, clients: Any, extra: Any, attempt: int) -> ClientUpdates:
+    """Training in simulated worlds that leads nowhere."""
+    del extra, attempt
+    stacked = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), params)
+    ones = np.ones(len(clients))
+    return ClientUpdates(clients, stacked, ones.astype(np.int64), {"importance": ones})
 
 
 def _check_stored(at: str, state: Any) -> None:

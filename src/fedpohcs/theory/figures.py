@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from fedpohcs.analysis.figures import COLOURS, STYLE
 from fedpohcs.theory import bounds, rates, sharper
 from fedpohcs.theory.bounds import Setting, no_errors, setting_of
-from fedpohcs.theory.iteration import run_fapi, selected_weights
+from fedpohcs.theory.conservative import Conservative, CpiMixing, Mixing, spi_mixing
+from fedpohcs.theory.iteration import measured_errors, run_fapi, selected_weights
 from fedpohcs.theory.levels import Levels, central_clients, closest_clients
 from fedpohcs.theory.mdp import Array, Federation, Mask
 from fedpohcs.theory.networks import TwoLayerReLU
@@ -41,6 +42,7 @@ def draw(name: str) -> Figure:
             "heterogeneity": gap_by_heterogeneity,
             "selection": effect_of_selection,
             "aggregation": aggregation_error,
+            "conservative": conservative_clients,
         }[name]()
 
 
@@ -218,6 +220,66 @@ def _selected_results(
 def _everyone(seed: int) -> float:
     setting = setting_of(uneven_federation(seed))
     return float(bounds.fapi(setting, no_errors(setting), 2).total)
+
+
+CONSERVATIVE_ROUNDS = 400
+MIXINGS: dict[str, Mixing] = {
+    r"greedy, $\alpha=1$": lambda gain: np.ones(gain.advantage.shape),
+    "SPI": spi_mixing,
+    "CPI": CpiMixing(),
+}
+
+
+def conservative_clients() -> Figure:
+    """Distance and bound by round for greedy, SPI and CPI clients, and the terms of the bound by a constant alpha."""
+    figure = Figure(figsize=(10.8, 5.0), layout="constrained")
+    by_round, by_alpha = figure.subplots(1, 2)
+    rounds = np.arange(1, CONSERVATIVE_ROUNDS)
+    for (name, mixing), colour in zip(MIXINGS.items(), (BLACK, BLUE, ORANGE), strict=True):
+        measured, bound = np.mean([_by_round(seed, mixing) for seed in SEEDS], axis=0)
+        by_round.plot(rounds, measured[1:], color=colour, label=f"{name}: measured")
+        by_round.plot(rounds, bound[1:], color=colour, linestyle="--", label=f"{name}: Theorem 10")
+    by_round.set(xscale="log", yscale="log", xlabel="round $t$", title="conservative clients")
+    by_round.set_ylabel(r"$\max_s\,|\bar V^{\pi^t}(s) - \bar V^{\max}(s)|$")
+    alphas = np.geomspace(0.01, 1, 13)
+    terms = np.array([np.mean([_by_alpha(seed, alpha) for seed in SEEDS], axis=0) for alpha in alphas])
+    labels = (r"term of $\epsilon_n$", "terms of heterogeneity", "measured")
+    for label, values, colour, marker in zip(labels, terms.T, (GREEN, PINK, BLACK), "os^", strict=True):
+        by_alpha.plot(alphas, values, color=colour, marker=marker, label=label)
+    by_alpha.set(xscale="log", yscale="log", xlabel=r"constant $\alpha$", title=f"after {SHORT_ROUNDS} rounds")
+    for axis in (by_round, by_alpha):
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    return figure
+
+
+SHORT_ROUNDS = 40
+
+
+def _similar_federation(seed: int) -> Federation:
+    return random_federation(5, 8, 3, heterogeneity=0.01, discount=0.7, seed=seed)
+
+
+def _by_round(seed: int, mixing: Mixing) -> tuple[Array, Array]:
+    """Distance from the best values, and the bound with the errors of the round, for every round."""
+    federation = _similar_federation(seed)
+    setting, best = setting_of(federation), _best_values(federation)
+    run = run_fapi(federation, CONSERVATIVE_ROUNDS, algorithm=2, model=Conservative(federation.clients, mixing))
+    gaps = [sup_norm(V - best) for V in run.average_values[:-1]]
+    errors = [no_errors(setting)._replace(epsilon=epsilon) for epsilon in run.improvement_errors]
+    return np.array(gaps), np.array([bounds.fapi(setting, error, 2).total for error in errors])
+
+
+def _by_alpha(seed: int, alpha: float) -> tuple[float, float, float]:
+    """The part of the bound that epsilon_n makes at the end of a run, the other part, and the measured distance."""
+    federation = _similar_federation(seed)
+    setting = setting_of(federation)
+    model = Conservative(federation.clients, lambda gain: np.full(gain.advantage.shape, alpha))
+    run = run_fapi(federation, SHORT_ROUNDS, algorithm=2, model=model)
+    exact, whole = (
+        float(bounds.fapi(setting, errors, 2).total)
+        for errors in (no_errors(setting), measured_errors(run, since=SHORT_ROUNDS - 1))
+    )
+    return whole - exact, exact, float(sup_norm(run.average_values[-1] - _best_values(federation)))
 
 
 def aggregation_error() -> Figure:

@@ -185,13 +185,13 @@ def selected_weights(weights: Array, mask: Mask) -> Array:
     return chosen / total
 
 
-def measured_errors(run: FapiRun) -> Errors:
-    """The largest errors over all rounds of a run, which the bounds depend on."""
+def measured_errors(run: FapiRun, since: int = 0) -> Errors:
+    """The largest errors over the rounds of a run from round `since` on, which the bounds depend on."""
     return Errors(
-        delta=np.max(run.evaluation_errors, axis=0),
-        epsilon=np.max(run.improvement_errors, axis=0),
-        value_aggregation=np.max(run.value_aggregation, axis=0),
-        policy_aggregation=np.max(run.policy_aggregation, axis=0),
+        delta=np.max(run.evaluation_errors[since:], axis=0),
+        epsilon=np.max(run.improvement_errors[since:], axis=0),
+        value_aggregation=np.max(run.value_aggregation[since:], axis=0),
+        policy_aggregation=np.max(run.policy_aggregation[since:], axis=0),
     )
 
 

@@ -1,4 +1,4 @@
-"""Example federations: random ones, a windy grid, a river, and Gymnasium's toy-text worlds."""
+"""Example federations: random ones, published ones, a windy grid, a river, and Gymnasium's toy-text worlds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,12 @@ from scipy.sparse import csr_array
 
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.theory.mdp import Array, Federation, SparseFederation
+from fedpohcs.worlds import kernels
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """North, east, south, west, as steps of row and column."""
+CLIFF_SHIFT = 100.0
+"""What `windy_cliffs` adds to every reward."""
 TOY_TEXT: dict[str, dict[str, Any]] = {"FrozenLake": {"is_slippery": False}, "CliffWalking": {}, "Taxi": {}}
 """Names of Gymnasium's toy-text worlds, and the settings that make them deterministic."""
 
@@ -39,6 +42,31 @@ def random_federation(
     own = generator.dirichlet(alpha, (num_clients, num_states, num_actions))
     rewards = generator.random((num_states, num_actions))
     return Federation((1 - heterogeneity) * shared + heterogeneity * own, rewards, discount, reward_bound=1.0)
+
+
+def random_mdps(num_clients: int, *, discount: float = 0.9, **options: Any) -> Federation:
+    """RandomMDPs of Jin et al. (2022), or a stack of such federations. Options are those of `kernels.random_mdps`."""
+    tables = kernels.random_mdps(num_clients, **options)
+    return Federation(tables.transitions, tables.rewards, discount, tables.start, reward_bound=1.0)
+
+
+def windy_cliffs(winds: Sequence[float] | Array, *, discount: float = 0.95, **options: Any) -> Federation:
+    """WindyCliffs of Jin et al. (2022), options as in `kernels.windy_cliffs`. Rewards are larger by `CLIFF_SHIFT`.
+
+    The theory has no negative rewards. So values are larger by `CLIFF_SHIFT / (1 - discount)`.
+    """
+    tables = kernels.windy_cliffs(winds, **options)
+    return Federation(tables.transitions, tables.rewards + CLIFF_SHIFT, discount, tables.start)
+
+
+def split(federation: Federation, count: int) -> tuple[Federation, Federation]:
+    """The first `count` clients and the others, as two federations with equal weights within each."""
+    rest = federation.num_clients - count
+    require(min(count, rest) >= 1, "count", count, "must leave at least one client on both sides")
+    shared = (federation.rewards, federation.discount, federation.start)
+    parts = np.split(federation.transitions, [count], axis=-4)
+    first, second = (Federation(P, *shared, reward_bound=federation.reward_bound) for P in parts)
+    return first, second
 
 
 def random_sparse_federation(

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.imports import import_function
 from fedpohcs.core.scenario import WorldConfig
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
+from fedpohcs.worlds.mujoco import log_warnings
 from fedpohcs.worlds.physics import KNOBS, Knob, find_knob
 from fedpohcs.worlds.workers import SimulatedWorld
 
@@ -77,6 +79,7 @@ class GymWorld(SimulatedWorld):
 
     def open_rendered(self, client: int) -> "GymEnvironment":
         """The environment of the client, in this process, to be drawn if it can be."""
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no window; without a screen SDL complains
         return GymEnvironment(self.env, client, self.knob, rendered=True)
 
     def make_lanes(self) -> Any:
@@ -190,6 +193,8 @@ def make_environment(env: str, client: int, render_mode: str | None = None) -> A
     if function is not None:
         return function(client, **(wanted if wanted and _takes_render_mode(function) else {}))
     try:
+        if find_spec("mujoco") is not None and ".envs.mujoco." in str(gymnasium.spec(env).entry_point):
+            log_warnings()
         return gymnasium.make(env, **wanted)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise UserError(f"scenario.env (={env!r}) needs {_missing_package(env, error)}") from error

@@ -4,6 +4,7 @@ A family is a class of declarations: a model file of Gymnasium, a parameter of t
 the constants of Gymnasium's reward. `Hoppers` is the family of the paper (Sec. 5.1).
 """
 
+import logging
 import math
 import warnings
 from importlib.util import find_spec
@@ -19,6 +20,17 @@ from fedpohcs.worlds.host import LockstepWorld
 
 if TYPE_CHECKING:  # compiled code, loaded when the first collector is made
     from fedpohcs.worlds.mujoco_batch import MujocoSimulator, SingleSimulator
+
+log = logging.getLogger("fedpohcs")
+
+
+def log_warnings() -> None:
+    """Send MuJoCo's warnings to the log. By itself MuJoCo prints each and writes a file into the user's folder."""
+    import mujoco
+
+    api: Any = mujoco
+    if api.get_mju_user_warning() is None:
+        api.set_mju_user_warning(log.debug)
 
 
 class Parameter(NamedTuple):

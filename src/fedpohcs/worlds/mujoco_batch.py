@@ -1,6 +1,5 @@
 """MuJoCo families stepped in batches: compiled code and the simulator, loaded when a collector is made."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,9 +8,7 @@ from numba import cfunc, njit
 
 from fedpohcs.core.processes import available_cores
 from fedpohcs.worlds.lockstep import Lanes, StepResult
-from fedpohcs.worlds.mujoco import MujocoWorld
-
-log = logging.getLogger("fedpohcs")
+from fedpohcs.worlds.mujoco import MujocoWorld, log_warnings
 
 LANES_PER_CLIENT = 32  # episodes that a client may play at the same time
 
@@ -24,9 +21,7 @@ class MujocoSimulator:
         from mujoco.batch import Batch
 
         api: Any = mujoco
-        if api.get_mju_user_warning() is None:
-            # Otherwise MuJoCo writes a file into the user's folder. The executor reports simulations that diverge.
-            api.set_mju_user_warning(log.debug)
+        log_warnings()  # the executor reports simulations that diverge
         if api.get_mjcb_time() is None:
             # By default MuJoCo's Python package times every stage of a step, which takes a tenth of the step.
             api.set_mjcb_time(_no_clock.ctypes)

@@ -9,6 +9,7 @@ behind an update is a claim of its sender. They treat the parts of the parameter
 from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.server.aggregation.base import Aggregation, Aggregator, Combination, SoundUpdates, aggregate, by_part
 from fedpohcs.server.aggregation.coordinate_median import COORDINATE_MEDIAN, coordinate_median
+from fedpohcs.server.aggregation.fedpg_filter import FEDPG_FILTER, fedpg_filter
 from fedpohcs.server.aggregation.krum import KRUM, MULTI_KRUM, krum, multi_krum
 from fedpohcs.server.aggregation.mean import PARAMETER_MEAN, parameter_mean
 from fedpohcs.server.aggregation.norm_clip import NORM_CLIP, norm_clip
@@ -21,6 +22,7 @@ Arrived, Combined, Aggregated = SoundUpdates, Combination, Aggregation  # old na
 __all__ = [
     "AGGREGATORS",
     "COORDINATE_MEDIAN",
+    "FEDPG_FILTER",
     "KRUM",
     "MULTI_KRUM",
     "NORM_CLIP",
@@ -38,6 +40,7 @@ __all__ = [
     "aggregate",
     "by_part",
     "coordinate_median",
+    "fedpg_filter",
     "krum",
     "multi_krum",
     "norm_clip",

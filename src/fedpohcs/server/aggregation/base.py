@@ -8,7 +8,7 @@ import numpy as np
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.registries import AGGREGATORS
 from fedpohcs.core.trees import take_clients
-from fedpohcs.core.types import ClientIds, ClientUpdates, Params, Vector
+from fedpohcs.core.types import NO_EXTRA, ClientIds, ClientUpdates, Extra, Params, Vector
 from fedpohcs.server.aggregation.robust import Merged, Rows
 from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, scaled_change, vector_of, weight_parts
 
@@ -21,6 +21,7 @@ class SoundUpdates(NamedTuple):
     previous: Params  # the global parameters from which all of them were trained
     settings: FederationConfig = FederationConfig()
     client: ClientIds = np.arange(0)  # [K] who sent them; empty where nobody asks
+    sent: Extra = NO_EXTRA  # arrays that the server sent to them with the policy
 
 
 class Combination(NamedTuple):
@@ -52,6 +53,7 @@ def aggregate(
     weight: Vector,
     settings: FederationConfig,
     total: float | None = None,
+    extra: Extra = NO_EXTRA,
 ) -> Aggregation:
     """Combine the sound updates. If there are fewer than the aggregator needs, the policy stays as it was.
 
@@ -61,6 +63,7 @@ def aggregate(
         weight: of each update, finite and not normalised; 0 leaves it out.
         settings: which aggregator, and how many Byzantine clients it must tolerate.
         total: what the change of the policy is divided by in place of the sum of the weights; see `Selection.total`.
+        extra: arrays that the server sent to the clients with the policy.
     """
     aggregator = AGGREGATORS[settings.aggregator]
     is_sound = weight > 0
@@ -69,7 +72,8 @@ def aggregate(
         return Aggregation(previous, updates.client)
     rows = rows[np.argsort(updates.client[rows])]  # so that no result depends on the order of arrival
     normalised = weight[rows] / weight[rows].sum()
-    sound = SoundUpdates(take_clients(updates.params, rows), normalised, previous, settings, updates.client[rows])
+    params, client = take_clients(updates.params, rows), updates.client[rows]
+    sound = SoundUpdates(params, normalised, previous, settings, client, extra)
     params, counted = aggregator.combine(sound)
     if total is not None:
         params = scaled_change(previous, params, weight[rows].sum() / total, weight_parts(params))

@@ -11,9 +11,11 @@ from fedpohcs.server.optimisers.fedcm import fedcm
 from fedpohcs.server.optimisers.fedexp import fedexp
 from fedpohcs.server.optimisers.fedvarp import fedvarp
 from fedpohcs.server.optimisers.identity import IDENTITY, identity
+from fedpohcs.server.optimisers.last_change import last_change
 from fedpohcs.server.optimisers.momentum import momentum
 from fedpohcs.server.optimisers.qffl import qffl
 from fedpohcs.server.optimisers.scaffold import scaffold
+from fedpohcs.server.optimisers.svrpg import svrpg
 from fedpohcs.server.optimisers.yogi import yogi
 from fedpohcs.server.parts import controls_of
 
@@ -30,10 +32,12 @@ __all__ = [
     "fedexp",
     "fedvarp",
     "identity",
+    "last_change",
     "make_optimiser",
     "momentum",
     "optimise",
     "qffl",
     "scaffold",
+    "svrpg",
     "yogi",
 ]

@@ -8,10 +8,12 @@ import numpy as np
 from fedpohcs.core.config import ServerOptimiserConfig
 from fedpohcs.core.errors import require
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.core.types import ClientIds, Params, Vector
+from fedpohcs.core.types import NO_EXTRA, ClientIds, ClientUpdates, Extra, Params, Vector
 from fedpohcs.server.parts import from_parts, from_vector, parts_of, rows_of, vector_of, weight_parts
 
 NOBODY = np.arange(0)
+Simulate = Callable[[Params, ClientIds, Extra, int], ClientUpdates]
+"""(parameters, clients, arrays sent, attempt from 1) to what training in the worlds of these clients gives."""
 
 
 class Proposal(NamedTuple):
@@ -22,6 +24,9 @@ class Proposal(NamedTuple):
     weight: Vector  # [K], summing to one
     client: ClientIds = NOBODY  # [K] who sent the updates, ascending
     returns: Vector = np.zeros(0)  # [N] of every client under the previous policy, as last evaluated; NaN: never
+    sent: Extra = NO_EXTRA  # arrays that went to the clients with the policy
+    generator: np.random.Generator | None = None  # of this round, for draws of the optimiser
+    simulate: Simulate | None = None  # lets the server train in the worlds of clients itself
 
 
 class ServerOptimiser(NamedTuple):
@@ -35,6 +40,8 @@ class ServerOptimiser(NamedTuple):
     apply: Callable[[Any, Params, Proposal], tuple[Params, Any]]  # (state, previous, proposal) -> (params, state)
     sends: Callable[[Any], Mapping[str, Any]] = lambda state: {}  # arrays that clients get along with the policy
     controls: bool = False  # clients keep a control variate; see `core.steering`
+    draws: Callable[[np.random.Generator], Mapping[str, Any]] = lambda generator: {}  # sent too, drawn in every round
+    simulates: bool = False  # `apply` calls `Proposal.simulate`, which real clients cannot serve
     name: str = ""  # under which it is registered; `make_optimiser` fills it in
 
 

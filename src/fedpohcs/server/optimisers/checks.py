@@ -8,10 +8,10 @@ import numpy as np
 from fedpohcs.core.config import ServerOptimiserConfig
 from fedpohcs.core.registries import OPTIMISERS
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.core.types import Params, Vector
+from fedpohcs.core.types import NO_EXTRA, Extra, Params, Vector
 from fedpohcs.server.aggregation import Aggregation
 from fedpohcs.server.factories import kind_of, make_registered, refuse
-from fedpohcs.server.optimisers.base import Proposal, ServerOptimiser
+from fedpohcs.server.optimisers.base import Proposal, ServerOptimiser, Simulate
 from fedpohcs.server.optimisers.decay import decaying
 
 
@@ -21,23 +21,31 @@ def make_optimiser(name: str, settings: ServerOptimiserConfig) -> ServerOptimise
     return made if settings.learning_rate_decay == 1 else decaying(made, settings)
 
 
-def arrays_to_send(optimiser: ServerOptimiser, state: Any) -> Mapping[str, Any]:
-    """Arrays that the optimiser sends to the clients with the policy."""
-    sent = optimiser.sends(state)
-    if not isinstance(sent, Mapping):
-        refuse(_author(optimiser), f"sends {kind_of(sent)}", "It must send a dict of arrays by name.")
-    return sent
+def arrays_to_send(optimiser: ServerOptimiser, state: Any, generator: np.random.Generator) -> Mapping[str, Any]:
+    """Arrays that the optimiser sends to the clients with the policy: of its state, and drawn for this round."""
+    sent, drawn = optimiser.sends(state), optimiser.draws(generator)
+    for some in (sent, drawn):
+        if not isinstance(some, Mapping):
+            refuse(_author(optimiser), f"sends {kind_of(some)}", "It must send a dict of arrays by name.")
+    return {**sent, **drawn}
 
 
 def optimise(
-    optimiser: ServerOptimiser, state: Any, previous: Params, aggregation: Aggregation, returns: Vector
+    optimiser: ServerOptimiser,
+    state: Any,
+    previous: Params,
+    aggregation: Aggregation,
+    returns: Vector,
+    sent: Extra = NO_EXTRA,
+    generator: np.random.Generator | None = None,
+    simulate: Simulate | None = None,
 ) -> tuple[Params, Any]:
     """The new global parameters and the new state. Without a sound update both stay as they were."""
     if aggregation.sound is None:
         return previous, state
     proposed = sound_params(f"aggregator {aggregation.sound.settings.aggregator!r}", aggregation.params, previous)
     sound = aggregation.sound
-    proposal = Proposal(proposed, sound.params, sound.weight, sound.client, returns)
+    proposal = Proposal(proposed, sound.params, sound.weight, sound.client, returns, sent, generator, simulate)
     with np.errstate(all="ignore"):  # a number that is not finite is refused below
         answer = optimiser.apply(state, previous, proposal)
     if not (isinstance(answer, tuple) and len(answer) == 2):

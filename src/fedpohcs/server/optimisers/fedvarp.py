@@ -7,7 +7,7 @@ from fedpohcs.server.optimisers.memory import empty_memory, memorise, recall
 
 
 def fedvarp(settings: ServerOptimiserConfig) -> ServerOptimiser:
-    """FedVARP: the mean change, less its noise of who takes part, by remembered changes (Jhunjhunwala et al., 2022).
+    """FedVARP: the mean change; the latest changes of absent clients stand in for them (Jhunjhunwala et al., 2022).
 
     v <- sum_k w_k (Delta_k - y_k) + mean over all N of y_n, theta <- theta + learning_rate v, y_k <- Delta_k; y starts
     at 0. With full participation and equal weights it is the mean change.

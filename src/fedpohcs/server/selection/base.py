@@ -17,6 +17,7 @@ class Question(NamedTuple):
     weight: Vector  # [N] q_n
     generator: np.random.Generator  # of this seed and round
     compared_pairs: str = "shared"  # compare tables on pairs that at least two candidates visited, or on "all" pairs
+    seconds: Vector | None = None  # [N] that a training of each client is expected to take; None: no time is simulated
     table_clip: float | None = None  # largest norm of a table, in multiples of the median norm; None: no limit
 
     def among(self, candidates: ClientIds) -> "Question":
@@ -37,9 +38,9 @@ class Selector(NamedTuple):
     asks: Callable[[Question, Any], ClientIds] = lambda question, state: question.candidates
     everyone: bool = False  # all clients are candidates and all are selected
     private: bool = False  # it needs Delta_n only, so it works with private selection
-    prefers: Literal["high", "low"] | None = None
-    """It takes the K candidates with the highest or lowest value of its one metric, so that candidates can choose
-    themselves in private selection. None: it needs the values."""
+    prefers: Literal["high", "low", "proportional"] | None = None
+    """It takes the K candidates with the highest or lowest value of its one metric, or draws them in proportion to it,
+    so that candidates can choose themselves in private selection. None: it needs the values."""
     observe: Callable[[Any, ClientUpdates, Params], Any] | None = None  # (state, updates, previous policy) -> state
     optimiser: str = "identity"  # the server optimiser that goes with it, unless the config names another
     name: str = ""  # under which it is registered; `make_selector` fills it in

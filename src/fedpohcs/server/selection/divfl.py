@@ -11,7 +11,7 @@ GRADIENT = "policy_gradient"
 
 
 def divfl() -> Selector:
-    """The K candidates whose policy gradients are nearest to those of all, each counted for those it stands for."""
+    """The K candidates whose policy gradients represent those of all; each counts for those it represents."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
         order = np.argsort(metrics.client)  # so that the lower id wins a tie

@@ -19,7 +19,7 @@ class OnePhaseState(NamedTuple):
 
 
 def fedpohcs_one_phase() -> Selector:
-    """Delta_n from outdated tables: everyone is asked once, then each only after it has trained. Paper: Sec. 4.3."""
+    """Delta_n from outdated tables: clients send one in round 1, then only after they have trained. Paper: Sec. 4.3."""
 
     def select(question: Question, metrics: CandidateMetrics, state: OnePhaseState) -> tuple[Selection, OnePhaseState]:
         state = _remember(state, metrics)

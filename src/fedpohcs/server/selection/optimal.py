@@ -23,7 +23,7 @@ def optimal_sampling() -> Selector:
 
 
 def optimal_sampling_approximate() -> Selector:
-    """The same with approximate probabilities, for which the server needs sums of lengths only (Chen et al., 2022)."""
+    """optimal-sampling with approximate probabilities, which need only sums of lengths (Chen et al., 2022)."""
     return _by_update_norm(approximate_probabilities)
 
 

@@ -22,7 +22,7 @@ def cpow_d() -> Selector:
 
 
 def rpow_d() -> Selector:
-    """The K candidates with the lowest return when they last trained; who never has comes first (Cho et al., 2022)."""
+    """The K candidates with the lowest return in their last training; those without one first (Cho et al., 2022)."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Known | None) -> tuple[Selection, Known]:
         known = remember(question, metrics, state, RETURN)

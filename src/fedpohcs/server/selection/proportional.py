@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Selection, Vector
-from fedpohcs.server.selection.base import Question, Selector, choose
+from fedpohcs.server.selection.base import Question, Selector
 from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
 from fedpohcs.server.selection.memory import Known, ask_who_is_not_up_to_date, remember
-from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
+from fedpohcs.server.selection.sampling import draw_in_proportion
 
 TABLE, LENGTH, GRADIENT = "weighted_advantage", "episode_length", "return_gradient"
 OPTIMISER = "momentum"
@@ -36,17 +36,14 @@ def gradient_sampling() -> Selector:
 
     def select(question: Question, metrics: CandidateMetrics, state: Any) -> tuple[Selection, Any]:
         if metrics.chosen is not None:
-            return Selection(metrics.chosen, weight=np.ones(len(metrics.chosen))), state
-        numbers = {GRADIENT: metrics.column(GRADIENT)}
-        if metrics.private:
-            return first_tickets(question, metrics.client, numbers), state
-        return sample(question, metrics.client, GRADIENT, numbers), state
+            return Selection(metrics.chosen, weight=_unless_zero(metrics.chosen_weight)), state
+        return sample(question, metrics.client, GRADIENT, {GRADIENT: metrics.column(GRADIENT)}), state
 
-    return Selector(select, requires=frozenset({GRADIENT}), optimiser=OPTIMISER, prefers="low")
+    return Selector(select, requires=frozenset({GRADIENT}), optimiser=OPTIMISER, prefers="proportional")
 
 
 def gradient_sampling_one_phase() -> Selector:
-    """The same from outdated numbers: everyone is asked once, then each client only after it has trained."""
+    """gradient-sampling from outdated numbers: clients send one in round 1, then only after they have trained."""
 
     def select(question: Question, metrics: CandidateMetrics, state: Known | None) -> tuple[Selection, Known]:
         known = remember(question, metrics, state, GRADIENT)
@@ -60,22 +57,14 @@ def gradient_sampling_one_phase() -> Selector:
 def sample(question: Question, clients: ClientIds, name: str, scores: dict[str, Vector]) -> Selection:
     """K of the clients, drawn in proportion to q_n times the score of this name.
 
-    The weight of an update is q_n times the score over the inclusion probability. It is the same for all updates,
-    except for clients so large that they are always drawn.
+    The weight of an update is q_n times the score over the inclusion probability.
     """
     order = np.argsort(clients)  # so that the draw does not depend on the order of the clients
     size = question.weight[clients] * np.nan_to_num(scores[name], nan=0.0, posinf=0.0).clip(min=0.0)
-    probability = inclusion_probabilities(size, question.num_selected)
-    place = order[draw(probability[order], question.generator)]
-    weight = size[place] / probability[place]
-    return Selection(clients[place], scores, probability[place], weight if weight.any() else None)
+    drawn = draw_in_proportion(size[order], question.num_selected, question.generator)
+    return Selection(clients[order[drawn.place]], scores, drawn.probability, _unless_zero(drawn.weight))
 
 
-def first_tickets(question: Question, clients: ClientIds, tickets: dict[str, Vector]) -> Selection:
-    """The K clients with the smallest lottery tickets, which they drew themselves: in proportion to their numbers.
-
-    A ticket is the logarithm of a waiting time, so that q_n is subtracted as a logarithm. All updates count alike.
-    """
-    waiting = tickets[GRADIENT] - np.log(question.weight[clients])
-    chosen = choose(question, clients, -waiting)
-    return Selection(chosen, tickets, weight=np.ones(len(chosen)))
+def _unless_zero(weight: Vector | None) -> Vector | None:
+    """The weights, or None if nobody has a size: then updates count as the config says."""
+    return weight if weight is not None and weight.any() else None

@@ -1,8 +1,28 @@
 """Drawing clients with unequal probabilities, so that who is drawn more often counts less."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedpohcs.core.types import Vector
+
+
+class Drawn(NamedTuple):
+    """The positions that were drawn, with the probability and the weight of each."""
+
+    place: np.ndarray
+    probability: Vector
+    weight: Vector
+
+
+def draw_in_proportion(size: Vector, number: int, generator: np.random.Generator) -> Drawn:
+    """So many positions, drawn in proportion to `size`; weights are size over probability (Horvitz and Thompson, 1952).
+
+    Weights are all the same, except of positions so large that they are always drawn.
+    """
+    probability = inclusion_probabilities(size, number)
+    place = draw(probability, generator)
+    return Drawn(place, probability[place], size[place] / probability[place])
 
 
 def inclusion_probabilities(size: Vector, number: int) -> Vector:
