@@ -19,7 +19,7 @@ from typing import Any
 from _common import Figure, argument_parser, machine_facts, write_results
 
 PROGRAMS = {
-    "flower-superlink": "flower-superlink",
+    "fedpohcs.deploy.superlink_process": "flower-superlink",
     "flower-supernode": "flower-supernode",
     "fedpohcs.deploy.supernode": "flower-supernode",
     "flower-superexec": "flower-superexec",

@@ -103,7 +103,7 @@ def superlink_of(fleet_logs: Path) -> int:
             here = (path.parent / "fd" / "1").readlink()
         except OSError:
             continue
-        if here == fleet_logs / "superlink.log" and any(word.endswith(b"flower-superlink") for word in words):
+        if here == fleet_logs / "superlink.log" and b"fedpohcs.deploy.superlink_process" in words:
             return int(path.parent.name)
     raise AssertionError("no SuperLink runs")
 

@@ -1,16 +1,10 @@
 """Real processes: `fedpohcs flower server`, two nodes, and a stranger who has the authority's certificate."""
 
-import os
 import re
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -19,41 +13,18 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
-from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.presets import preset
 from fedpohcs.deploy import flower_internals as flower
 from fedpohcs.deploy.app_folder import run_settings, write_app
 from fedpohcs.deploy.flower_internals import FLEET_CALLS
-from fedpohcs.deploy.keys import Keys, make_authority, make_identity, make_keys
-from fedpohcs.deploy.members import MemberKeys, add_member, read_members, read_public, remove_member, write_members
-from fedpohcs.deploy.programs import LOOPBACK, end_child, find_program, free_port, quiet_environment
+from fedpohcs.deploy.keys import make_keys
+from fedpohcs.deploy.members import MemberKeys, read_members, remove_member, write_members
+from fedpohcs.deploy.programs import LOOPBACK, find_program
 from fedpohcs.runs.loading import load_run
 
-PATIENCE = 300.0
+from .serving import CONFIG, PATIENCE, Server, honest_run, running, running_server
+
 PROTOBUF = {"content-type": "application/protobuf"}
-TWO = FederationConfig(num_clients=2, num_candidates=2, num_selected=1, evaluation_episodes=8)
-CONFIG = replace(preset("tabular"), rounds=2, federation=TWO)
-
-
-class Server(NamedTuple):
-    """A running `fedpohcs flower server`."""
-
-    keys: Keys
-    port: int
-    folder: Path
-
-
-@contextmanager
-def running(log: Path, *command: str, home: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    environment = quiet_environment(telemetry=False) | ({"FLWR_HOME": str(home)} if home else {})
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).with_name("quick")), *sys.path])
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment, cwd=log.parent, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        end_child(process)
 
 
 def call(log: Path, home: Path, *arguments: str) -> int:
@@ -61,42 +32,10 @@ def call(log: Path, home: Path, *arguments: str) -> int:
         return process.wait(PATIENCE)
 
 
-def fedpohcs(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fedpohcs", "flower", *arguments]
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    keys, port = make_authority(tmp_path / "keys", ["localhost", LOOPBACK], days=1), free_port()
-    command = fedpohcs("server", "--certificate", str(keys.certificate), "--key", str(keys.server_key))
-    command += ["--host", LOOPBACK, "--port", str(port), "--state-dir", str(tmp_path / "server")]
-    with running(tmp_path / "server.log", *command) as process:
-        deadline = time.monotonic() + PATIENCE
-        while b"devices reach this server" not in (tmp_path / "server.log").read_bytes():
-            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "server.log").read_text()
-            time.sleep(0.1)
-        yield Server(keys, port, tmp_path)
-
-
-@contextmanager
-def honest_run(server: Server, out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The operator registers two nodes and starts a run; the process ends with it."""
-    folder, home = server.folder, server.folder / "server" / "flwr"
-    nodes = []
-    for client in (0, 1):
-        public = make_identity(folder / f"device-{client}")
-        add_member(folder / "members", client, read_public(public), server.folder / "server")
-        node = fedpohcs("node", "--superlink", f"{LOOPBACK}:{server.port}", "--client-id", str(client))
-        node += ["--root-certificates", str(server.keys.authority), "--key", str(public.with_name("key"))]
-        nodes.append([*node, "--state-dir", str(folder / "states")])
-    app = write_app(folder / "app", run_settings(CONFIG, out, members=str(folder / "members")))
-    run = [find_program("flwr"), "run", str(app), "--stream"]
-    with (
-        running(folder / "node-0.log", *nodes[0]),
-        running(folder / "node-1.log", *nodes[1]),
-        running(folder / "run.log", *run, home=home) as process,
-    ):
-        yield process
+    with running_server(tmp_path) as server:
+        yield server
 
 
 def port_of_runtime(log: Path) -> int:

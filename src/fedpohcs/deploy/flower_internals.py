@@ -24,7 +24,9 @@ MODULES = {
     "SuperExecAuthHttpInterceptor": "flwr.supercore.interceptors",
     "SubStatus": "flwr.common.constant",
     "TaskType": "flwr.supercore.constant",
+    "flower_superlink": "flwr.superlink.cli",
     "flower_supernode": "flwr.supernode.cli",
+    "get_middleware": "flwr.superlink.extensions",
     "make_simple_http_retry_invoker": "flwr.supercore.retry",
     "make_task_heartbeat_fn_http": "flwr.supercore.heartbeat",
     "pull_task_input": "flwr.supernode.runtime.run_clientapp",
@@ -54,6 +56,12 @@ def __getattr__(name: str) -> Any:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _find(name)
+
+
+def replace(name: str, value: Any) -> None:
+    """Let Flower use another object under the name."""
+    _find(name)
+    setattr(importlib.import_module(MODULES[name]), name, value)
 
 
 def check_internals() -> None:

@@ -1,11 +1,12 @@
 """A SuperLink on loopback: its files, its command, and the front before it."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpohcs.deploy.front import FrontOptions
 from fedpohcs.deploy.keys import Keys, make_certificates
-from fedpohcs.deploy.programs import LOOPBACK, find_program
+from fedpohcs.deploy.programs import LOOPBACK
 
 DAYS = 3650  # the certificates of loopback are made anew at every start
 
@@ -46,7 +47,8 @@ class SuperLink:
 
     def command(self) -> list[str]:
         """The command that starts the SuperLink."""
-        command = [find_program("flower-superlink"), "--host", LOOPBACK, "--port", str(self.port)]
+        command = [sys.executable, "-m", "fedpohcs.deploy.superlink_process"]
+        command += ["--host", LOOPBACK, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
         if self.secure:
             keys = self._loopback
