@@ -5,13 +5,14 @@
     python benchmarks/byzantine.py heterogeneity out.csv    # all are honest, and their worlds differ
     python benchmarks/byzantine.py table out.csv ...        # means and intervals
 
+`--seeds 0 1 --rounds 40` makes fewer or shorter runs.
 Every run appends its rows; runs that the file has already are skipped, so that a benchmark can be stopped and resumed.
 The settings are those of the publication (Fan et al., 2021): 16-16 hidden units, discount .999, Adam 1e-3, 16 or 12 to
 20 episodes per client and round, sigma .06, delta .6, alpha .4. Units are tanh here, and evaluations draw actions.
 """
 
+import argparse
 import csv
-import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
@@ -208,9 +209,21 @@ def table(*paths: Path) -> None:
         print(f"| {' | '.join([*key, *figures])} |")
 
 
-if __name__ == "__main__":
-    what, *files = sys.argv[1:]
-    if what == "table":
-        table(*map(Path, files))
+def main() -> None:
+    """Run a study, or print the table of some."""
+    global ROUNDS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=[*STUDIES, "table"])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    ROUNDS = given.rounds
+    if given.what == "table":
+        table(*given.files)
     else:
-        STUDIES[what](Path(files[0]), [int(seed) for seed in files[1:]] or SEEDS)
+        STUDIES[given.what](given.files[0], given.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ from fedpohcs.core.config import (
     ModellingConfig,
     ProtectionConfig,
     ServerOptimiserConfig,
+    TimeConfig,
     flat_dict,
 )
 from fedpohcs.core.learning import DQNConfig, PPOConfig, QAvgConfig, SarsaConfig, learner_class
@@ -79,6 +80,7 @@ CONFIGS = (
     ProtectionConfig,
     DefenceConfig,
     AttackConfig,
+    TimeConfig,
 )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ModellingConfig,
         ProtectionConfig,
         ServerOptimiserConfig,
+        TimeConfig,
     )
     from fedpohcs.core.errors import UserError
     from fedpohcs.core.learning import DQNConfig, LearningConfig, PPOConfig
@@ -94,6 +95,7 @@ __all__ = [
     "ServerOptimiser",
     "ServerOptimiserConfig",
     "SoundUpdates",
+    "TimeConfig",
     "TracedWorld",
     "TrafficConfig",
     "Transition",
@@ -115,7 +117,7 @@ __getattr__ = importer(
     {
         "core.algorithms": "Algorithm",
         "core.config": "AttackConfig DefenceConfig ExperimentConfig FederationConfig ModellingConfig ProtectionConfig "
-        "ServerOptimiserConfig",
+        "ServerOptimiserConfig TimeConfig",
         "core.errors": "UserError",
         "core.learning": "DQNConfig LearningConfig PPOConfig",
         "core.presets": "preset",

@@ -9,8 +9,11 @@ import pytest
 
 from conftest import MakeRun, made_up_records
 from fedpohcs.analysis import rendering, tables
+from fedpohcs.analysis.figures import gains as gains_figure
 from fedpohcs.analysis.figures import participation, return_by_round, save_figure
+from fedpohcs.analysis.gains import gain_figures, gains_over_local
 from fedpohcs.analysis.groups import Group, by_level, group_runs, load_groups
+from fedpohcs.analysis.report import report_data
 from fedpohcs.cli import main
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
@@ -362,3 +365,39 @@ def test_the_same_runs_give_the_same_drawing(groups: list[Group], tmp_path: Path
 def test_of_a_short_and_a_long_run_of_one_seed_the_long_one_counts(make_run: MakeRun) -> None:
     groups = load_groups([make_run("short", rounds=3), make_run("long", rounds=5), make_run("other", rounds=3, seed=1)])
     assert [[run.path.name for run in group.runs] for group in groups] == [["long", "other"]]
+
+
+def test_whom_federating_helps_is_told_by_client(make_run: MakeRun, tmp_path: Path) -> None:
+    """By hand: client i returns slope times round + seed - i, so that a slope of 2 gains the round."""
+    alone = preset("tabular", algorithm="local").federation
+    for seed in range(2):
+        path = make_run(
+            f"local/{seed}", 1.0, algorithm="local", selector="full", federation=alone, seed=seed, rounds=12
+        )
+        make_run(f"fedavg/{seed}", 2.0, selector="fedavg", seed=seed, rounds=12)
+        make_run(f"worse/{seed}", 0.5, selector="oort", seed=seed, rounds=12)
+    groups = load_groups([path.parent.parent])
+    gains = {gain.label: gain for gain in gains_over_local(groups)}
+    assert sorted(gains) == ["fedavg", "oort"]
+    np.testing.assert_allclose(gains["fedavg"].by_seed, np.full((2, 12), 7.5))  # mean of rounds 3 to 12
+    np.testing.assert_allclose(gains["oort"].by_client, np.full(12, -3.75))
+    (table,) = [table for table in tables.statistics_tables(groups) if table.title.startswith("whom federating helps")]
+    rows = {name: cells for name, *cells in table.rows}
+    assert table.headers == ("", "fedavg", "oort")
+    assert rows["share of clients above training alone"] == ["1 [1, 1]", "0 [0, 0]"]
+    assert [cell.split()[0] for cell in rows["gain of the client that loses most"]] == ["7.50", "-3.75"]
+    assert "share of clients above training alone" in tables.to_csv(groups)
+    (panel,) = report_data(groups)["panels"]
+    assert [gain["label"] for gain in panel["gains"]] == ["fedavg", "oort"]
+    lines = {line.get_label(): line.get_ydata() for line in gains_figure(groups).axes[0].get_lines()}
+    np.testing.assert_allclose(lines["fedavg"], 7.5)
+    assert main(["plot", str(tmp_path), "--kind", "gains", "-o", str(tmp_path / "gains.png")]) == 0
+    assert gains_over_local([group for group in groups if group.label != "local"]) == []
+    with pytest.raises(UserError, match="must hold runs of the algorithm local"):
+        gains_figure([group for group in groups if group.label != "local"])
+
+
+def test_gains_have_a_sign_for_every_client() -> None:
+    figures = gain_figures(np.array([1.0, -2.0, 0.0, 4.0, np.nan]))
+    assert list(figures.values()) == [0.5, 0.75, -2.0, 4.0]
+    assert all(np.isnan(value) for value in gain_figures(np.full(3, np.nan)).values())

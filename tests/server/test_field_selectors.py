@@ -278,11 +278,10 @@ REFUSED = {
     "leave-one-out": "needs the tables themselves",
     "gradient-agreement": "reads the metric 'policy_gradient', which privacy 'masked' cannot hide",
     "divfl": "reads the metric 'policy_gradient', which privacy 'masked' cannot hide",
-    "oort": "remembers numbers",
 }
 
 
-NEEDS_SCORES = ("rpow-d", "afl", "optimal-sampling", "optimal-sampling-approximate")
+NEEDS_SCORES = ("rpow-d", "afl", "oort", "optimal-sampling", "optimal-sampling-approximate")
 SCORES = ProtectionConfig(release="scores")
 
 
@@ -294,7 +293,7 @@ def test_selectors_that_privacy_cannot_serve_are_refused_in_one_line(name: str) 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["cpow-d", "learnability", "clustered-sampling", "rpow-d", "afl"])
+@pytest.mark.parametrize("name", ["cpow-d", "learnability", "clustered-sampling", "rpow-d", "afl", "oort"])
 def test_other_selectors_work_under_privacy_with_ids_or_with_scores(name: str) -> None:
     pytest.importorskip("cryptography")
     protection = SCORES if name in NEEDS_SCORES else ProtectionConfig()

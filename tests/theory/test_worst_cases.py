@@ -236,7 +236,7 @@ WRONG_STEPS = [
     ),
     Mistake(
         iteration.measured_errors,
-        "np.max(run.evaluation_errors, axis=0)",
+        "np.max(run.evaluation_errors[since:], axis=0)",
         "2 * run.evaluation_errors[0]",
         "proposition-1",
     ),

@@ -2,6 +2,7 @@
 
 The content of messages is counted: weights as they are stored, and what candidates uploaded in phase one. Headers of
 the transport are not counted. A part whose size is unknown is NaN, and so is every sum that contains it.
+Pooled training sends episodes, which are not counted.
 """
 
 from typing import NamedTuple
@@ -40,7 +41,7 @@ def traffic(run: Run) -> Traffic:
     num_evaluated = np.bincount(evaluated, minlength=len(num_selected)).astype(float)
     return Traffic(
         measure=_measure_bytes(run, weights),
-        train=num_selected * (2 * weights + STEP_COUNT_BYTES),
+        train=num_selected * (np.nan if run.config.federation.pooled else 2 * weights + STEP_COUNT_BYTES),
         evaluate=num_evaluated * (weights + RETURN_BYTES),
     )
 

@@ -10,15 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedpohcs.analysis.gains import gains_over_local
 from fedpohcs.analysis.groups import Group, averaged_clients, by_level
 from fedpohcs.analysis.references import reference_of
 from fedpohcs.analysis.statistics import bootstrap_limits
-from fedpohcs.core.errors import UserError
+from fedpohcs.analysis.tables import CLOCKS, clocks_of
+from fedpohcs.core.errors import UserError, require_known
 from fedpohcs.runs.loading import LAST_ROUNDS
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Okabe and Ito's colours, which colour-blind readers can tell apart. Line styles tell groups apart in print."""
 LINE_STYLES = ("-", "--", "-.", ":")
+AXES = {"rounds": "round", "minutes": "minutes without evaluation", "megabytes": "megabytes without evaluation"}
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -32,8 +35,14 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def return_by_round(groups: Sequence[Group]) -> Figure:
-    """Mean return over the evaluated clients by round, one panel per level. Paper: Figs. mcc and mcc_level_hete."""
+def return_by_round(groups: Sequence[Group], against: str = "rounds") -> Figure:
+    """Mean return over the evaluated clients by round, one panel per level. Paper: Figs. mcc and mcc_level_hete.
+
+    Args:
+        groups: what is drawn.
+        against: the clock of the horizontal axis; see `tables.CLOCKS`.
+    """
+    require_known("against", against, clocks_of(groups))
     panels = by_level(groups)
     labels = list(dict.fromkeys(group.label for group in groups))
     with matplotlib.rc_context(STYLE):
@@ -41,10 +50,10 @@ def return_by_round(groups: Sequence[Group]) -> Figure:
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axis, ((world, level), members) in zip(axes, panels.items(), strict=True):
             for group in members:
-                _draw_curve(axis, group, labels.index(group.label))
+                _draw_curve(axis, group, labels.index(group.label), against)
             if reference := reference_of(members[0].runs[0].config):
                 axis.axhline(reference.mean_return.mean(), color="0.45", linewidth=1.2, label=reference.label)
-            axis.set(title=_text(f"{world}, {level} heterogeneity"), xlabel="round")
+            axis.set(title=_text(f"{world}, {level} heterogeneity"), xlabel=AXES.get(against, against))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.margins(x=0.01)
             _limit_bands(axis)
@@ -56,9 +65,9 @@ def return_by_round(groups: Sequence[Group]) -> Figure:
     return figure
 
 
-def _draw_curve(axis: Axes, group: Group, index: int) -> None:
+def _draw_curve(axis: Axes, group: Group, index: int, against: str) -> None:
     returns = group.mean_returns
-    rounds = np.arange(returns.shape[1])
+    rounds = np.mean([CLOCKS[against](run)[: returns.shape[1]] for run in group.runs], axis=0)
     colour = COLOURS[index % len(COLOURS)]
     axis.plot(
         rounds, returns.mean(0), color=colour, linestyle=LINE_STYLES[index % len(LINE_STYLES)], label=_text(group.label)
@@ -122,6 +131,26 @@ def _padded_range(values: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]
     low, high = finite.min(), finite.max()
     margin = 0.08 * (high - low) or 1.0
     return low - margin, high + margin
+
+
+def gains(groups: Sequence[Group]) -> Figure:
+    """How much more every client gets than alone, one panel per level that has runs of `local`."""
+    panels = {place: found for place, members in by_level(groups).items() if (found := gains_over_local(members))}
+    if not panels:
+        raise UserError("runs (=no local) must hold runs of the algorithm local, with which the others are compared.")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 3.4 * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axis, ((world, level), found) in zip(axes, panels.items(), strict=True):
+            for index, gain in enumerate(found):
+                look = {"color": COLOURS[index % len(COLOURS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
+                axis.plot(np.arange(len(gain.by_client)), gain.by_client, label=_text(gain.label), **look)
+            axis.axhline(0, color="0.45", linewidth=0.8)
+            axis.set_title(_text(f"{world}, {level} heterogeneity"), loc="left", fontsize=10)
+            axis.set(xlabel="client", ylabel="return minus\nreturn alone")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.legend(fontsize=8)
+    return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpohcs.analysis.communication import traffic
+from fedpohcs.analysis.gains import gains_over_local
 from fedpohcs.analysis.groups import Group, averaged_clients, by_level
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.analysis.summary import summarise_level
-from fedpohcs.analysis.tables import CLOCKS, make_scope, statistics_tables, summarise
+from fedpohcs.analysis.tables import Clocks, clocks_of, make_scope, statistics_tables, summarise
 from fedpohcs.core.config import to_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.version import __version__
@@ -83,10 +84,12 @@ def report_data(
         "version": __version__,
         "live": live,
         "lastRounds": LAST_ROUNDS,
-        "clocks": list(CLOCKS),
+        "clocks": list(clocks_of(groups)),
         "labels": list(dict.fromkeys(group.label for group in groups)),
         "started": min((start for group in groups for run in group.runs if (start := _start(run))), default=None),
-        "panels": [_panel(world, level, members, thresholds) for (world, level), members in panels.items()],
+        "panels": [
+            _panel(world, level, members, thresholds, clocks_of(groups)) for (world, level), members in panels.items()
+        ],
     }
 
 
@@ -96,7 +99,9 @@ def _start(run: Run) -> str:
     return start if isinstance(start, str) else ""
 
 
-def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence[float] | None) -> dict[str, Any]:
+def _panel(
+    world: str, level: str, groups: Sequence[Group], thresholds: Sequence[float] | None, clocks: Clocks
+) -> dict[str, Any]:
     scope = make_scope(groups, thresholds)
     summaries = {group.label: summarise(group, scope) for group in groups}
     names = [name for name in dict.fromkeys(name for one in summaries.values() for name in one) if "share" not in name]
@@ -107,7 +112,11 @@ def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence
         "thresholds": scope.thresholds,
         "averagedOver": averaged_clients(groups),
         "tables": [table._asdict() for table in statistics_tables(groups, thresholds=thresholds)],
-        "groups": [_group(group) for group in groups],
+        "groups": [_group(group, clocks) for group in groups],
+        "gains": [
+            {"label": gain.label, "scheme": gain.scheme, "values": _floats(gain.by_client)}
+            for gain in gains_over_local(groups)
+        ],
         "intervals": {
             label: {name: [_number(x) for x in summary[name][:3]] if name in summary else [None] * 3 for name in names}
             for label, summary in summaries.items()
@@ -115,7 +124,7 @@ def _panel(world: str, level: str, groups: Sequence[Group], thresholds: Sequence
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: Group, clocks: Clocks) -> dict[str, Any]:
     returns = group.mean_returns
     length = returns.shape[1]
     low, high = bootstrap_limits(returns)
@@ -127,7 +136,7 @@ def _group(group: Group) -> dict[str, Any]:
         "high": _floats(high),
         "clocks": {
             name: _floats(np.mean([clock(run)[:length] for run in group.runs], axis=0))
-            for name, clock in CLOCKS.items()
+            for name, clock in clocks.items()
         },
         "participation": _floats(_selections_per_round(group)),
         "finalReturns": _floats(np.mean([run.final_returns for run in group.runs], axis=0)),

@@ -6,12 +6,13 @@ the world, or from the runs themselves; none is built in.
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpohcs.analysis.communication import phase_one, traffic
+from fedpohcs.analysis.gains import Gain, gain_figures, gains_over_local
 from fedpohcs.analysis.groups import Group, by_level, missing_returns
 from fedpohcs.analysis.references import reference_of, thresholds_of
 from fedpohcs.analysis.statistics import (
@@ -36,13 +37,23 @@ SHARES_OF_THE_WAY = (0.5, 0.75, 0.9)
 FORMULA_STARTS = ("=", "+", "-", "@")
 Window = tuple[int, int]
 
-CLOCKS: dict[str, Callable[[Run], Vector]] = {
+Clocks = Mapping[str, Callable[[Run], Vector]]
+CLOCKS: Clocks = {
     "rounds": lambda run: run.rounds["round"].astype(float),
     "million training steps": lambda run: np.cumsum(run.rounds["train_steps"]) / 1e6,
     "minutes": lambda run: np.cumsum(run.timings["total"] - run.timings["evaluate"]) / 60,
     "megabytes": lambda run: np.cumsum(traffic(run).learning) / 1e6,
+    "simulated hours": lambda run: (
+        run.rounds.get("simulated_seconds", np.full(len(run.rounds["round"]), np.nan)) / 3600
+    ),
 }
 """Cumulative costs of rounds. Minutes and megabytes leave out evaluation, which only reports use."""
+
+
+def clocks_of(groups: Iterable[Group]) -> Clocks:
+    """The clocks of these runs: simulated time only where some run has it."""
+    timed = any("simulated_seconds" in run.rounds for group in groups for run in group.runs)
+    return {name: clock for name, clock in CLOCKS.items() if timed or name != "simulated hours"}
 
 
 class Scope(NamedTuple):
@@ -150,7 +161,7 @@ def summarise(group: Group, scope: Scope) -> dict[str, Interval]:
 
 def summarise_thresholds(group: Group, scope: Scope) -> dict[str, TimeToThreshold]:
     """When each threshold was reached, on every clock."""
-    clocks = {name: [clock(run) for run in group.runs] for name, clock in CLOCKS.items()}
+    clocks = {name: [clock(run) for run in group.runs] for name, clock in clocks_of([group]).items()}
     returns = [run.rounds["mean_return"] for run in group.runs]
     return {
         f"{name} to mean return >= {threshold:g}": summarise_times(
@@ -206,8 +217,10 @@ def _level_tables(place: str, members: Sequence[Group], scope: Scope) -> dict[st
         found["times"] = _thresholds_table(f"time to reach a mean return ({place})", members, scope)
     more = {
         "clients": reference_table(members),
+        "gains": [gains_table(f"whom federating helps, compared with training alone ({place})", members)],
         "answers": _bad_replies_table(f"answers left out, by phase and rule ({place})", members),
         "costs": [_phase_one_table(f"costs of phase one ({place})", members)],
+        "time": [_time_table(f"simulated time ({place})", members)],
         "trust": [_trust_table(f"what Byzantine clients gained and defences did ({place})", members)],
     }
     return found | {kind: table for kind, tables in more.items() for table in tables if table.rows}
@@ -255,6 +268,18 @@ def reference_table(groups: Sequence[Group]) -> list[Table]:
     return [Table(f"mean return of each client, last {LAST_ROUNDS} rounds", headers, tuple(rows))]
 
 
+def gains_table(title: str, groups: Sequence[Group]) -> Table:
+    """How many clients a scheme serves better than training alone, and how much; no rows without such a reference."""
+    gains = gains_over_local(groups)
+    by_gain = [[gain_figures(one) for one in gain.by_seed] for gain in gains]
+    summaries = [{name: mean_interval([one[name] for one in found]) for name in found[0]} for found in by_gain]
+    note = (
+        f"{_over_seeds(groups)}. A client's return over the last {LAST_ROUNDS} rounds, or after fine-tuning, "
+        "minus that of the same client and seed that trained alone."
+    )
+    return _table(title, [gain.label for gain in gains], summaries, _show_interval, note)
+
+
 def to_csv(
     groups: Sequence[Group],
     reference: str | None = None,
@@ -273,6 +298,9 @@ def to_csv(
         for group in members:
             for row in _csv_rows(group, base, make_scope(members, thresholds, windows)):
                 writer.writerow((*map(_no_formula, (world, level, group.label)), *row))
+        for gain in gains_over_local(members):
+            for row in _gain_rows(gain):
+                writer.writerow((*map(_no_formula, (world, level, gain.label)), *row))
     return text.getvalue()
 
 
@@ -294,6 +322,14 @@ def _csv_rows(group: Group, base: Group | None, scope: Scope) -> Iterator[tuple[
             row = (label, name, "mean difference", mean, low, high, interquartile_mean(values), p_value, len(values))
             yield (*row, " ".join(map(repr, values)))
             yield (label, name, "probability above", *above[:3], "", "", len(values), "")
+
+
+def _gain_rows(gain: Gain) -> Iterator[tuple[object, ...]]:
+    by_seed = [gain_figures(one) for one in gain.by_seed]
+    for name in by_seed[0]:
+        mean, low, high, values = mean_interval([one[name] for one in by_seed])
+        row = ("training alone", name, "mean", mean, low, high, interquartile_mean(values), "", len(values))
+        yield (*row, " ".join(map(repr, values)))
 
 
 def id_groups(num_clients: int) -> list[tuple[int, int]]:
@@ -364,6 +400,26 @@ def _phase_one_table(title: str, groups: Sequence[Group]) -> Table:
     return _figures_table(title, groups, phase_one, note)
 
 
+def _time_table(title: str, groups: Sequence[Group]) -> Table:
+    """Simulated time of rounds; no rows for runs without it."""
+    return _figures_table(title, groups, time_figures, f"{_over_seeds(groups)}; “-”: no time is simulated.")
+
+
+def time_figures(run: Run) -> dict[str, float]:
+    """Simulated time of a run, by name; empty without a model of time."""
+    if "simulated_seconds" not in run.rounds:
+        return {}
+    num_rounds, roles = max(len(run.rounds["round"]) - 1, 1), run.clients["role"]
+    delay = run.clients["value"][(roles == "arrived") & (run.clients["metric"] == "delay")]
+    figures = {
+        "simulated hours": float(run.rounds["simulated_seconds"][-1] / 3600),
+        "simulated seconds per round": float(run.rounds["simulated_seconds"][-1] / num_rounds),
+        "late updates per round": float(run.rounds["num_late"].sum() / num_rounds),
+        "unavailable candidates per round": float((roles == "unavailable").sum() / num_rounds),
+    }
+    return figures | ({"delay of an update in rounds": float(delay.mean())} if len(delay) else {})
+
+
 def _trust_table(title: str, groups: Sequence[Group]) -> Table:
     """What Byzantine clients gained and what defences did; no rows for runs without either."""
     note = f"{_over_seeds(groups)}; “-”: does not apply."
@@ -416,7 +472,11 @@ def _above_table(title: str, groups: Sequence[Group], base: Group, scope: Scope)
 
 
 def _table(
-    title: str, groups: Sequence[Group], summaries: Sequence[dict[str, Any]], show: Callable[[Any, int], str], note: str
+    title: str,
+    groups: Sequence[Group | str],
+    summaries: Sequence[dict[str, Any]],
+    show: Callable[[Any, int], str],
+    note: str,
 ) -> Table:
     names = list(dict.fromkeys(name for summary in summaries for name in summary))
     rows = []
@@ -424,7 +484,8 @@ def _table(
         cells = [summary.get(name) for summary in summaries]
         digits = _digits([cell.estimate for cell in cells if cell is not None])
         rows.append((name, *("-" if cell is None or np.isnan(cell.estimate) else show(cell, digits) for cell in cells)))
-    return Table(title, ("", *(group.label for group in groups)), tuple(rows), note)
+    labels = (group if isinstance(group, str) else group.label for group in groups)
+    return Table(title, ("", *labels), tuple(rows), note)
 
 
 def _with_best(table: Table, summaries: Sequence[dict[str, Any]]) -> Table:

@@ -12,6 +12,7 @@ from fedpohcs.cli.parsing import parse
 from fedpohcs.core.errors import UserError, require
 
 T = TypeVar("T")
+POPULATION = ("level", "clients", "held_out", "placement", "episodes", "seed", "finetune")
 
 
 def watch(arguments: list[str]) -> None:
@@ -113,13 +114,15 @@ def evaluate(arguments: list[str]) -> None:
     """Let a stored policy play with every client of a population; print the returns."""
     given = _parse(options.EvaluateOptions, "evaluate", arguments, evaluate.__doc__)
     require(given.seed >= 0, "seed", given.seed, "must be at least 0")
+    require(given.finetune >= 0, "finetune", given.finetune, "must be at least 0")
     from fedpohcs.runs.evaluating import evaluate_policy
 
-    chosen = {name: getattr(given, name) for name in ("level", "clients", "held_out", "placement", "episodes", "seed")}
+    chosen = {name: getattr(given, name) for name in POPULATION}
     with _warnings_as_notes():
         found = evaluate_policy(given.run, **chosen)
     trained = found.config.federation.num_clients
-    print(f"{found.config.world} ({found.config.level}), policy of round {found.round}")
+    tuned = f", after {given.finetune} local iterations of each client" if given.finetune else ""
+    print(f"{found.config.world} ({found.config.level}), policy of round {found.round}{tuned}")
     for title, rows in (("clients", found.client < trained), ("held-out clients", found.client >= trained)):
         if rows.any():
             some = found._replace(client=found.client[rows], mean_return=found.mean_return[rows])

@@ -155,8 +155,10 @@ class PlotOptions:
     """Run folders, or folders that hold some."""
     output: Annotated[Path, arg(aliases=("-o",))] = Path("curves.png")
     """File to write; the ending names the format: png, svg or pdf."""
-    kind: Literal["curves", "participation"] = "curves"
-    """Return by round, or selections and final return of each client."""
+    kind: Literal["curves", "participation", "gains"] = "curves"
+    """Return by round, or selections and final return of each client, or what each client gains over training alone."""
+    against: str = "rounds"
+    """Of curves: rounds, million training steps, minutes, megabytes or, where time is simulated, simulated hours."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,8 @@ class EvaluateOptions:
     """Episodes per client. None: as many as in the evaluations of the run."""
     seed: int = 0
     """Seed of the episodes."""
+    finetune: int = 0
+    """Local iterations that every client trains alone before it plays, from the stored policy. 0: none."""
     output: Annotated[Path | None, arg(aliases=("-o",))] = None
     """CSV file to write, with a row per client. None: none."""
 

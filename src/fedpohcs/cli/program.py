@@ -160,10 +160,12 @@ def config(arguments: list[str]) -> None:
 def plot(arguments: list[str]) -> None:
     """Draw return by round, or who was selected, from run folders."""
     given = _parse(options.PlotOptions, "plot", arguments)
-    from fedpohcs.analysis.figures import participation, return_by_round, save_figure
+    from fedpohcs.analysis.figures import gains, participation, return_by_round, save_figure
 
-    draw = {"curves": return_by_round, "participation": participation}[given.kind]
-    save_figure(draw(_load_groups(given.runs)), given.output)
+    require(given.kind == "curves" or given.against == "rounds", "against", given.against, "is for --kind curves")
+    groups, others = _load_groups(given.runs), {"participation": participation, "gains": gains}
+    figure = others[given.kind](groups) if given.kind in others else return_by_round(groups, given.against)
+    save_figure(figure, given.output)
     print(given.output)
 
 

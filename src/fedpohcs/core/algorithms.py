@@ -118,9 +118,21 @@ LOCAL = Algorithm(
     "Every client alone: all train in every round, and nothing is shared.",
     {"selector": "full", "federation": {"personal": "all"}},
 )
+POOLED = Algorithm(
+    "One learner on the episodes of all clients, as if their worlds were in one place.",
+    {"selector": "full", "federation": {"pooled": True, "filters": "shared"}},
+)
+FINETUNED = Algorithm(
+    "FedAvg, and 25 local iterations of every client alone after the last round.",
+    _fedavg(federation={"finetune_iterations": 25}),
+)
 FEDPER = Algorithm(
     "FedAvg whose clients keep the last layer of the policy (Arivazhagan et al., 2019).",
     _fedavg(federation={"personal": "last-layer"}),
+)
+FEDAVG_EMBEDDING = Algorithm(
+    "FedAvg whose clients learn a vector of their own before the observation (Jin et al., 2022).",
+    _fedavg(federation={"personal": "embedding"}),
 )
 FEDPROX = Algorithm(
     "FedAvg with a proximal term to the weights sent (Li et al., 2020).", _fedavg(learner={"kind": "fedprox"})

@@ -55,9 +55,19 @@ class FederationConfig:
     """Rounds from one evaluation to the next."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
-    personal: Literal["none", "critic", "last-layer", "all"] = "none"
+    personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"
     """Weights that each client keeps for itself, and which the mean of the others does not change: the critic, the last
-    layer of the policy, or all, so that every client learns alone."""
+    layer of the policy, a vector before the observation that tells clients apart, or all, so that every client learns
+    alone."""
+    filters: Literal["own", "shared"] = "own"
+    """Each client rescales observations and rewards by its own statistics, or all by those of all clients together,
+    which are pooled after every training and evaluation."""
+    pooled: bool = False
+    """One learner trains on the episodes of all clients, and no updates are averaged: the centralised reference. It
+    plays as many steps per round as K clients train on. Needs shared filters and the selector full."""
+    finetune_iterations: int = 0
+    """Local iterations of every client after the last round, from the final policy; the returns that the clients then
+    reach are stored beside those of that policy. 0: none."""
     held_out_clients: int = 0
     """Additional clients, with ids from num_clients on, that are evaluated but never measured, selected or trained."""
     held_out_placement: Placement = "between"
@@ -71,7 +81,7 @@ class FederationConfig:
         require(n + self.held_out_clients <= MOST_CLIENTS, "federation.num_clients", n, rule)
         require_positive("federation.", self, "evaluation_episodes", "evaluation_every", "change_limit")
         require_positive("federation.", self, "filter_sigma", "filter_delta", "filter_episodes")
-        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients")
+        require_not_negative("federation.", self, "tolerated_liars", "held_out_clients", "finetune_iterations")
         require(
             k <= d,
             "federation.num_selected",
@@ -80,6 +90,9 @@ class FederationConfig:
             "Sample more or train fewer.",
         )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
+        rule, remedy = "needs federation.filters 'shared' and federation.personal 'none'", "Use --algorithm pooled."
+        plain = self.filters == "shared" and self.personal == "none"
+        require(plain or not self.pooled, "federation.pooled", self.pooled, rule, remedy)
         if self.client_weights is not None:
             weights = self.client_weights
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
@@ -257,6 +270,57 @@ class DefenceConfig:
 
 
 @dataclass(frozen=True)
+class TimeConfig:
+    """Simulated time: how fast clients are, when they can be asked, and when the server closes a round."""
+
+    model: Literal["none", "constant", "log-normal", "trace"] = "none"
+    """Speeds of clients: no time is simulated, all are equally fast, drawn once per client, or as a file says."""
+    steps_per_second: float = 1000.0
+    """Environment steps that a client trains on per second; with log-normal speeds the median client."""
+    spread: float = 1.0
+    """Of log-normal: standard deviation of the logarithm of the speed."""
+    bytes_per_second: float | None = None
+    """Rate at which each client sends and receives. None: messages take no time. A trace has its own rates."""
+    availability: float = 1.0
+    """Probability that a sampled client can be asked, drawn anew every round. A trace says it itself."""
+    trace: str | None = None
+    """Of trace: CSV file with client, steps_per_second, bytes_per_second, from_second and until_second; it repeats
+    after the last second."""
+    over_selection: float = 1.0
+    """Select so many times K clients; the round closes when K updates have arrived, and later ones are dropped."""
+    deadline: float | None = None
+    """Seconds after the selection at which the round closes in any case. None: it waits."""
+    retry_seconds: float = 60.0
+    """Seconds that a round takes in which nobody trains."""
+    asynchronous: bool = False
+    """K clients train at any time, and every update is applied as it arrives: a round is one arrival. AFedPG's rounds
+    (Lan et al., 2025)."""
+    delay_exponent: float = 0.5
+    """Of asynchronous rounds: an update that began d rounds ago counts (1 + d) to the power of minus this. 0: all
+    count the same."""
+
+    def __post_init__(self) -> None:
+        at = "time."
+        check_kinds(at, self)
+        require_positive(at, self, "steps_per_second", "retry_seconds")
+        require_positive(at, self, *(name for name in ("bytes_per_second", "deadline") if getattr(self, name)))
+        for name in ("bytes_per_second", "deadline"):
+            require(getattr(self, name) != 0, f"{at}{name}", 0.0, "must be above 0")
+        require_not_negative(at, self, "spread", "delay_exponent")
+        require_fraction(at, self, "availability")
+        factor, rule = self.over_selection, "must be finite and at least 1"
+        require(1 <= factor < math.inf, "time.over_selection", factor, rule)
+        named = (self.trace is not None) == (self.model == "trace")
+        require(named, "time.trace", self.trace, "must name a file if time.model is 'trace', and only then")
+        plain = dataclasses.asdict(self) == {f.name: f.default for f in dataclasses.fields(self)}
+        rule = "must not be 'none' where another setting of time is given"
+        require(self.model != "none" or plain, "time.model", self.model, rule, "Use constant.")
+        closes = factor > 1 or self.deadline is not None
+        rule = "cannot be combined with over_selection or a deadline: every update counts when it arrives"
+        require(not (self.asynchronous and closes), "time.asynchronous", True, rule)
+
+
+@dataclass(frozen=True)
 class AttackConfig:
     """Byzantine clients, to test defences with. Leave it off where results matter."""
 
@@ -307,6 +371,7 @@ class ExperimentConfig:
     protection: ProtectionConfig = field(default_factory=ProtectionConfig)
     defence: DefenceConfig = field(default_factory=DefenceConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
+    time: TimeConfig = field(default_factory=TimeConfig)
 
     def __post_init__(self) -> None:
         check_kinds("", self)
@@ -314,6 +379,9 @@ class ExperimentConfig:
         require(self.groups > 0, "groups", self.groups, "must be at least 1")
         require(0 <= self.seed < 2**31, "seed", self.seed, "must be at least 0 and below 2**31")
         object.__setattr__(self, "scenario", scenario_for(self.world, self.scenario))
+        if self.federation.personal == "embedding" and not self.learner.embedding_size:
+            size = max(1, math.ceil(math.log2(self.federation.num_clients)))
+            object.__setattr__(self, "learner", dataclasses.replace(self.learner, embedding_size=size))
         if self.privacy != "none":
             rule = f"must be 'zero' with privacy {self.privacy!r}: predictions would name cells to the server"
             require(self.modelling.missing == "zero", "modelling.missing", self.modelling.missing, rule)

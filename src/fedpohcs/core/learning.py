@@ -34,6 +34,9 @@ class LearningConfig:
     """Networks of your own, `module:function`; docs/how-to/add-a-network.md explains. None: tanh layers."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Tanh layers of each network. Empty: linear, a table where observations are one-hot."""
+    embedding_size: int = 0
+    """Numbers of a vector that each network has before its observation, learnt like a weight; for
+    federation.personal embedding, which sets it to log2 of the number of clients, rounded up. 0: none."""
     observation_window: int = 1
     """Observations that the networks see at once: the latest and those before it, oldest first. A recurrent network
     reads them as its sequence."""
@@ -67,7 +70,7 @@ class LearningConfig:
         require_positive(
             AT, self, "observation_window", "local_iterations", "steps_per_iteration", "observation_clip", "reward_clip"
         )
-        require_not_negative(AT, self, "filter_warmup_steps")
+        require_not_negative(AT, self, "filter_warmup_steps", "embedding_size")
         if self.filter_evaluation_episodes is not None:
             require_positive(AT, self, "filter_evaluation_episodes")
         require(0 < self.discount < 1, "learner.discount", self.discount, "must lie between 0 and 1")

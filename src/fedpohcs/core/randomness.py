@@ -25,6 +25,9 @@ class Purpose(IntEnum):
     ATTACK = 10
     SERVER = 11  # batch sizes and inner loops of a server optimiser
     SIMULATION = 12  # episodes that the server plays itself
+    SPEED = 21
+    AVAILABILITY = 22
+    EMBEDDING = 23
 
 
 def host_generator(

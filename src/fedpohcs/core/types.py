@@ -136,6 +136,19 @@ class ServerState(NamedTuple):
     returns: Vector | None = (
         None  # [N] of the clients in their latest evaluation, NaN: none; None: nobody was evaluated
     )
+    clock: float = 0.0  # simulated seconds
+    under_way: tuple[Any, ...] = ()  # updates of asynchronous rounds that have not arrived; `server.clock.UnderWay`
+
+
+class RoundTiming(NamedTuple):
+    """The simulated time of a round."""
+
+    clock: float  # seconds since the start of the run, at the end of the round
+    seconds: Vector  # [K] from the selection of a client to the arrival of its update
+    late: ClientIds = np.arange(0)  # selected clients whose updates came too late
+    unavailable: ClientIds = np.arange(0)  # sampled clients that could not be asked
+    arrived: ClientIds = np.arange(0)  # of asynchronous rounds: the clients whose updates were applied
+    delay: NDArray[np.int64] = np.arange(0)  # rounds since these began
 
 
 class RoundRecord(NamedTuple):
@@ -154,6 +167,8 @@ class RoundRecord(NamedTuple):
     capped: ClientIds = np.arange(0)  # sampled clients that are no candidates because they have reached the cap
     bad_replies: tuple[BadReply, ...] = ()  # replies that were left out
     held_out: Evaluation = NOT_EVALUATED  # of clients that never train
+    timing: RoundTiming | None = None  # simulated; None: no time is simulated
+    finetuned: Evaluation = NOT_EVALUATED  # of all clients after further local iterations; last round only
 
 
 class Reference(NamedTuple):

@@ -39,9 +39,18 @@ def require_masked(config: ExperimentConfig) -> None:
 
 
 def require_shared(config: ExperimentConfig) -> None:
-    """Refuse personal weights, which nodes do not keep, and server optimisers that simulate clients."""
+    """Refuse what only clients in one process can do.
+
+    These are personal weights, shared filters, simulated time, fine-tuning, and server steps in simulated worlds.
+    """
     kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
     require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")
+    filters, rule = config.federation.filters, "must be own on Flower: nodes send no statistics of what they see"
+    require(filters == "own", "federation.filters", filters, rule, "Use fedpohcs train.")
+    model, rule = config.time.model, "must be none on Flower: nodes take the time that they take"
+    require(model == "none", "time.model", model, rule, "Use fedpohcs train.")
+    iterations, rule = config.federation.finetune_iterations, "must be 0 on Flower: nodes do not train on alone"
+    require(iterations == 0, "federation.finetune_iterations", iterations, rule, "Use fedpohcs train.")
     from fedpohcs.server.optimisers import OPTIMISERS, make_optimiser
 
     name = config.federation.server_optimiser

@@ -25,11 +25,14 @@ from fedpohcs.core.types import (
     Params,
     Vector,
 )
+from fedpohcs.execution.finetuning import finetuned_evaluation
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
+from fedpohcs.execution.pooled import MixtureBatch, train_on_mixture
 from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, Poison, TrainingResult
-from fedpohcs.learners.personal import client_learner
+from fedpohcs.learners.personal import client_learner, with_own_vectors
+from fedpohcs.learners.shared_filters import pool_filters
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.optimisers import make_optimiser
@@ -75,6 +78,8 @@ class Snapshot(NamedTuple):
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
     """Largest numbers of steps of one client, in the training of a round and in an evaluation."""
     training = config.learner.local_iterations * learner.batch_length
+    if config.federation.pooled:
+        training = MixtureBatch.of(config, learner).most_steps
     return MostSteps(training, config.federation.evaluation_episodes * learner.world.horizon)
 
 
@@ -149,6 +154,7 @@ class LocalExecutor(ABC):
             if len(clients):
                 filters = take_clients(self.state.filters, clients)
                 self._store(clients, filters=self._warm_up(self.initial_params(), clients, filters))
+        self._share_filters()
 
     @abstractmethod
     def _start(self) -> None:
@@ -167,6 +173,15 @@ class LocalExecutor(ABC):
         self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
     ) -> TrainingResult:
         """Local training of the clients, in their order; a client that could not train has made no steps."""
+
+    @abstractmethod
+    def collect(
+        self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
+    ) -> tuple[list[Trajectory], Any]:
+        """Episodes of the clients for a learner that they share, [T, 1] each, and their filters after them.
+
+        Every client plays whole episodes until it has more than `min_steps` steps; with 0, one episode.
+        """
 
     def close(self) -> None:  # noqa: B027  nothing to end is the common case
         """End threads and processes of this executor."""
@@ -191,6 +206,7 @@ class LocalExecutor(ABC):
         could = result.steps > 0
         done = take_clients(result, could)
         self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
+        self._share_filters()
         info = {} if done.num_lost is None else {"lost_episodes": done.num_lost.astype(float)}
         return Evaluation(clients[could], done.mean_return.astype(float), done.steps.astype(np.int64), info)
 
@@ -199,6 +215,8 @@ class LocalExecutor(ABC):
         if not len(clients):
             nothing = jax.tree.map(lambda x: np.asarray(x)[None][:0], params)
             return ClientUpdates(clients, nothing, np.zeros(0, np.int64))
+        if self.config.federation.pooled:
+            return self._train_pooled(params, round_number, clients)
         result = self.rehearse(params, round_number, clients, extra)
         if self.program.controlled:
             control = next_control(extra, params, result.params, result.memory.control)
@@ -210,6 +228,7 @@ class LocalExecutor(ABC):
             filters=take_clients(result.filters, sound),
             memory=take_clients(result.memory, sound),
         )
+        self._share_filters()
         return _updates(clients, result)
 
     def simulate(
@@ -217,6 +236,26 @@ class LocalExecutor(ABC):
     ) -> ClientUpdates:
         """Local training with draws of its own, of which the clients know nothing: the server simulates it."""
         return _updates(clients, self.rehearse(params, round_number, clients, extra, attempt))
+
+    def _train_pooled(self, params: Params, round_number: int, clients: ClientIds) -> ClientUpdates:
+        """The training of one learner for all clients: all of them send, and remember, what it has learned."""
+        sent = self._broadcast(params, Purpose.TRAINING, round_number)
+        result = train_on_mixture(self, sent, round_number, clients)
+        if finite_clients(result).all():
+            self._store(clients, filters=result.filters, memory=result.memory)
+        self._share_filters()
+        info = {name: value.astype(float) for name, value in result.info._asdict().items()}
+        return ClientUpdates(clients, result.params, result.steps, info)
+
+    def finetune(self, params: Params, round_number: int, iterations: int) -> Evaluation:
+        """The returns of all clients after so many local iterations from the policy, which nobody remembers."""
+        return finetuned_evaluation(self, params, round_number, iterations)
+
+    def _share_filters(self) -> None:
+        """Pool filters that are shared. Held-out clients read the pooled ones and add nothing."""
+        if self.config.federation.filters == "shared":
+            filters = pool_filters(self.state.filters, np.arange(self.num_clients))
+            self.state = self.state._replace(filters=filters)
 
     def rehearse(
         self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA, attempt: int = 0
@@ -327,7 +366,10 @@ class LocalExecutor(ABC):
         memory = self.program.init_memory(self.initial_params())
         initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
         number = self.num_clients + self.num_held_out
-        return ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
+        state = ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
+        if self.config.federation.personal != "embedding":
+            return state
+        return state._replace(filters=with_own_vectors(state.filters, self.config.seed, np.arange(self.num_clients)))
 
     def _broadcast(self, params: Params, purpose: Purpose, round_number: int) -> Broadcast:
         key = device_key(self.config.seed, purpose, round_number)

@@ -41,6 +41,10 @@ class ForwardingExecutor:
         """What the clients of the executor within play."""
         return self.within.evaluate(params, round_number, clients)
 
+    def finetune(self, params: Params, round_number: int, iterations: int) -> Evaluation:
+        """The returns of the clients of the executor within after further local iterations."""
+        return self.within.finetune(params, round_number, iterations)  # pyright: ignore[reportAttributeAccessIssue]
+
     def snapshot(self) -> Any:
         """The state of the executor within."""
         return self.within.snapshot()

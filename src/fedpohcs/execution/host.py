@@ -133,6 +133,16 @@ class HostExecutor(LocalExecutor):
         episodes = min(most, int(sent.extra.get(EPISODES, most)))
         return Quota(episodes=episodes, steps_per_episode=self.world.horizon)
 
+    def collect(
+        self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
+    ) -> tuple[list[Trajectory], Any]:
+        """Episodes of the clients; none of a client that cannot play."""
+        params = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
+        order = PlayOrder(params, Purpose.TRAINING, round_number, clients, filters, 0)
+        quota = Quota(min_steps=min_steps) if min_steps else Quota(episodes=1)
+        played = self._collect(order, quota, iteration)
+        return [one.trajectory for one in played], self._absorbed(filters, played, weight=1.0)
+
     def _learn(
         self, sent: Broadcast, clients: ClientIds, now: Progress, played: list[Trajectory], draws: Any
     ) -> IterationResult:
@@ -167,15 +177,15 @@ class HostExecutor(LocalExecutor):
             log.warning("%s: %d episodes were lost, because their simulation went wrong.", where, played.num_lost)
         return played
 
-    def _absorbed(self, filters: Any, played: list[ClientEpisodes]) -> Any:
-        """The filters, updated with the steps of each client outside training."""
-        new = []
+    def _absorbed(self, filters: Any, played: list[ClientEpisodes], weight: float | None = None) -> Any:
+        """The filters, updated with the steps of each client, by default with the weight of those outside training."""
+        new, counted = [], self.config.filter_weight if weight is None else weight
         for index, one in enumerate(played):
             # In float64, because NumPy adds rows one after the other.
             seen = one.trajectory._replace(
                 observation=one.trajectory.observation.astype(np.float64), reward=one.trajectory.reward.astype(float)
             )
-            new.append(self.learner.observe(take_clients(filters, index), seen, self.config.filter_weight))
+            new.append(self.learner.observe(take_clients(filters, index), seen, counted))
         return jax.tree.map(lambda old, *rows: np.stack(rows).astype(old.dtype), filters, *new)
 
     def _blocks(self, order: PlayOrder, steps_per_client: int) -> Iterator[PlayOrder]:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedpohcs.core.randomness import Purpose
+from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds, Params
 from fedpohcs.execution.clients import LocalExecutor, PlayOrder, Remember
@@ -50,3 +51,16 @@ class InProcessExecutor(LocalExecutor):
         env, filters, memory = take_clients((self.population, self.state.filters, self.state.memory), clients)
         own = (ClientInputs(clients, env, filters), memory, draws)
         return joined(self.clients.run_chunks(ClientProgram.train, self.program, sent, own, clients))
+
+    def collect(
+        self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
+    ) -> tuple[list[Trajectory], Any]:
+        """Episodes of the clients, without padding."""
+        del round_number
+        program = replace(self.program, collected_steps=min_steps)
+        sent = sent._replace(key=jax.random.fold_in(sent.key, iteration))
+        own = (ClientInputs(clients, take_clients(self.population, clients), filters),)
+        played, after = joined(self.clients.run_chunks(ClientProgram.collect, program, sent, own, clients))
+        lengths = played.valid.sum(axis=(1, 2)).tolist()
+        rows = [jax.tree.map(lambda x: x[row, :length], played) for row, length in enumerate(lengths)]  # noqa: B023
+        return rows, after

@@ -78,6 +78,7 @@ class ClientProgram:
     filter_weight: float = 1.0  # of a step outside training
     controlled: bool = False  # clients keep a control variate in their memory
     poison: Poison | None = None  # of the clients that `BYZANTINE` marks
+    collected_steps: int = 0  # least number of steps that `collect` plays
 
     @property
     def world(self) -> Any:
@@ -104,6 +105,16 @@ class ClientProgram:
         """I local iterations of collecting and updating, one compiled program. Paper: Alg. 3, l. 11."""
         one = jax.vmap(self._train_one, in_axes=(None, 0, 0, 0), axis_name=CLIENT_AXIS)
         return one(sent, own, memory, draws)
+
+    def collect(self, sent: Broadcast, own: ClientInputs) -> tuple[Trajectory, Any]:
+        """Whole episodes for a learner elsewhere, [C, T, 1], at least one per client, and the filters after them."""
+
+        def one(own: ClientInputs) -> tuple[Trajectory, Any]:
+            key = jax.random.fold_in(sent.key, own.client)
+            trajectory = self._collect_one(key, sent.params, sent.schedule, own, self.collected_steps)
+            return trajectory, self.learner.observe(own.filters, trajectory)
+
+        return jax.vmap(one, axis_name=CLIENT_AXIS)(own)
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: Any) -> IterationResult:
         """One local iteration on episodes that were collected elsewhere, [C, T, E]."""
@@ -188,20 +199,26 @@ class ClientProgram:
         spoiled = self.poison.reward(trajectory.reward, trajectory.valid, noise)
         return trajectory._replace(reward=jnp.where(sent.extra[BYZANTINE][own.client], spoiled, trajectory.reward))
 
+    def _collect_one(
+        self, key: jax.Array, params: Params, schedule: Any, own: ClientInputs, min_steps: int, lanes: int = 1
+    ) -> Trajectory:
+        """Episodes of one client with the actor of training, [T, lanes]."""
+        learner = self.learner
+        noise = draw_noise(key, self.world, learner.noise, lanes, min_steps)
+        env = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), own.env)
+        actor = learner.actor(params, own.filters, schedule, training=True)
+        return collect_episodes(noise, self.world, env, actor.act, min_steps, record_next=learner.records_next)
+
     def _train_one(self, sent: Broadcast, own: ClientInputs, memory: Any, draws: Any) -> TrainingResult:
-        learner, config = self.learner, self.learner.config
+        config = self.learner.config
         # A number of episodes is one lane for each; a number of steps is one lane of episodes one after the other.
         episodes = config.whole_episodes
         lanes, min_steps = (1, config.steps_per_iteration) if episodes is None else (episodes, 0)
 
         def iterate(now: Progress, inputs: Any) -> Any:
             key, drawn = inputs
-            noise = draw_noise(key, self.world, learner.noise, lanes, min_steps)
-            env = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), own.env)
-            actor = learner.actor(self._acting(sent, own, now.params), now.filters, sent.schedule, training=True)
-            trajectory = collect_episodes(
-                noise, self.world, env, actor.act, min_steps, record_next=learner.records_next
-            )
+            mine, params = own._replace(filters=now.filters), self._acting(sent, own, now.params)
+            trajectory = self._collect_one(key, params, sent.schedule, mine, min_steps, lanes)
             learned = self._learn_one(sent, now, self._poisoned(sent, own, trajectory, key), drawn)
             return learned.now, (learned.steps, learned.info)
 

@@ -115,9 +115,38 @@ def perceptron(sizes: Sequence[int]) -> Network:
     return Network(lambda key: init_layers(key, sizes), apply_layers)
 
 
+class Embedded(NamedTuple):
+    """Weights of a network with a vector before its observations."""
+
+    vector: AnyArray
+    within: Any  # weights of the network that reads both
+
+
+def with_embedding(network: Network, size: int) -> Network:
+    """The network before whose observations stands a vector, at first 0."""
+
+    def init(key: AnyArray) -> Embedded:
+        import jax.numpy as jnp
+
+        return Embedded(jnp.zeros(size), network.init(key))
+
+    def apply(weights: Embedded, observation: AnyArray) -> AnyArray:
+        xp = observation.__array_namespace__()
+        vector = xp.broadcast_to(weights.vector, (*observation.shape[:-1], size))
+        return network.apply(weights.within, xp.concatenate([vector, observation], axis=-1))
+
+    return Network(init, apply)
+
+
 @cache
 def make_network(config: LearningConfig, inputs: int, outputs: int) -> Network:
-    """Tanh layers of these sizes, or the network that the user's function returns for them."""
+    """Tanh layers of these sizes, or the network that the user's function returns for them, with its embedding."""
+    size = config.embedding_size
+    network = _plain_network(config, inputs + size, outputs)
+    return with_embedding(network, size) if size else network
+
+
+def _plain_network(config: LearningConfig, inputs: int, outputs: int) -> Network:
     if config.network is None:
         return perceptron((inputs, *config.hidden_sizes, outputs))
     function = import_function("learner.network", config.network)
@@ -132,7 +161,7 @@ def make_network(config: LearningConfig, inputs: int, outputs: int) -> Network:
 
 
 class OwnNetwork(NamedTuple):
-    """Applies a user's network, which it finds by name; so it can be pickled, unlike the function itself."""
+    """Applies a network that it makes from its config; so it can be pickled, unlike the function itself."""
 
     config: LearningConfig
     inputs: int
@@ -146,7 +175,8 @@ class OwnNetwork(NamedTuple):
 
 def apply_of(config: LearningConfig, inputs: int, outputs: int) -> Apply:
     """The function that applies a network of these sizes."""
-    return apply_layers if config.network is None else OwnNetwork(config, inputs, outputs)
+    plain = config.network is None and not config.embedding_size
+    return apply_layers if plain else OwnNetwork(config, inputs, outputs)
 
 
 def num_outputs(actions: ContinuousActions | DiscreteActions) -> int:

@@ -15,9 +15,13 @@ import numpy as np
 
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
+from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.trajectory import Trajectory
-from fedpohcs.core.types import AnyArray, Params
-from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress, make_learner
+from fedpohcs.core.types import AnyArray, ClientIds, Params
+from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
+from fedpohcs.learners.networks import Embedded
+from fedpohcs.learners.shared_filters import filtering_learner
+from fedpohcs.learners.wrapped import WrappedLearner
 from fedpohcs.worlds.base import World
 
 
@@ -41,38 +45,20 @@ class LaneActors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Personal(Learner):
+class Personal(WrappedLearner):
     """Another learner, of whose parameters each client keeps some for itself."""
 
     kept: str
+    filters: str = "own"  # or "shared"
 
     @property
     def inner(self) -> Learner:
         """The learner that learns."""
-        return make_learner(self.config, self.world)
+        return filtering_learner(self.config, self.world, self.filters)
 
-    @property
-    def info(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the learner's."""
-        return self.inner.info
-
-    @property
-    def records_next(self) -> bool:
-        """As the learner's."""
-        return self.inner.records_next
-
-    @property
-    def noise(self) -> Any:
-        """As the learner's."""
-        return self.inner.noise
-
-    def init_params(self, key: AnyArray) -> Params:
-        """Initial weights, the same for all clients."""
-        return self.inner.init_params(key)
-
-    def init_memory(self, params: Params) -> Any:
-        """As the learner's."""
-        return self.inner.init_memory(params)
+    def within(self, filters: Own) -> Any:
+        """The filters of the client without its weights."""
+        return filters.filters
 
     def init_filters(self) -> Any:
         """Filters that have seen nothing, and no weights."""
@@ -80,14 +66,6 @@ class Personal(Learner):
         kept = keeps(shapes, self.kept)
         empty = jax.tree.map(lambda x, keep: np.zeros(x.shape if keep else (0,), x.dtype), shapes, kept)
         return Own(self.inner.init_filters(), empty, np.zeros((), bool))
-
-    def schedule(self, round_number: int) -> Any:
-        """As the learner's."""
-        return self.inner.schedule(round_number)
-
-    def draws(self, generator: np.random.Generator) -> Any:
-        """As the learner's."""
-        return self.inner.draws(generator)
 
     def weights(self, params: Params, own: Own) -> Params:
         """The parameters of a client: those that it keeps, and the others as they are sent."""
@@ -118,30 +96,6 @@ class Personal(Learner):
         """The filters, updated with the steps of a trajectory."""
         return filters._replace(filters=self.inner.observe(filters.filters, trajectory, weight))
 
-    def filtered(self, filters: Any, observation: AnyArray) -> AnyArray:
-        """Filtered observations."""
-        return self.inner.filtered(filters.filters, observation)
-
-    def filtered_reward(self, filters: Any, reward: AnyArray) -> AnyArray:
-        """Filtered rewards."""
-        return self.inner.filtered_reward(filters.filters, reward)
-
-    def reward_scale(self, filters: Any) -> AnyArray:
-        """As the learner's."""
-        return self.inner.reward_scale(filters.filters)
-
-    def stored_filters(self, filters: Any) -> dict[str, np.ndarray]:
-        """The filters of all clients; their weights are in checkpoints alone."""
-        return self.inner.stored_filters(filters.filters)
-
-    def distribution(self, params: Params, observation: AnyArray) -> Any:
-        """pi(. | s) of the shared policy."""
-        return self.inner.distribution(params, observation)
-
-    def arrays(self, params: Params) -> Any:
-        """As the learner's."""
-        return self.inner.arrays(params)
-
 
 def keeps(params: Params, kept: str) -> Any:
     """Which arrays of the parameters a client keeps, as a tree of truth values."""
@@ -150,6 +104,10 @@ def keeps(params: Params, kept: str) -> Any:
         rule = "is for learners with a critic"
         require(hasattr(params, "critic"), "federation.personal", kept, rule)
         return flags._replace(critic=jax.tree.map(lambda _: True, params.critic))
+    if kept == "embedding":
+        found = jax.tree.map(_only_vector, params, is_leaf=_is_embedded)
+        require(any(jax.tree.leaves(found)), "federation.personal", kept, "is for learners with networks")
+        return found
     if kept == "last-layer":
         layers = flags.policy.layers
         rule = "is for networks of layers, not for those of learner.network"
@@ -159,10 +117,34 @@ def keeps(params: Params, kept: str) -> Any:
     return flags
 
 
+def _is_embedded(node: Any) -> bool:
+    return isinstance(node, Embedded)
+
+
+def _only_vector(node: Any) -> Any:
+    if not _is_embedded(node):
+        return False
+    return Embedded(True, jax.tree.map(lambda _: False, node.within))  # pyright: ignore[reportArgumentType]
+
+
+def with_own_vectors(filters: Own, seed: int, clients: ClientIds) -> Own:
+    """The filters of all clients, [N, ...], of whom these get vectors between -1 and 1 of their own.
+
+    Others use the mean of the vectors that were averaged last, as what the server sends has it.
+    """
+    for client in clients.tolist():
+        generator = host_generator(seed, Purpose.EMBEDDING, client=client)
+        for rows in jax.tree.leaves(filters.weights):
+            rows[client] = generator.uniform(-1, 1, rows.shape[1:])
+    filters.trained[clients] = True
+    return filters
+
+
 def client_learner(config: ExperimentConfig, world: World) -> Learner:
     """The learner of the clients of an experiment."""
-    learner, kept = make_learner(config.learner, world), config.federation.personal
-    if kept == "none":
+    federation = config.federation
+    learner = filtering_learner(config.learner, world, federation.filters)
+    if federation.personal == "none":
         return learner
-    keeps(jax.eval_shape(learner.init_params, jax.random.key(0)), kept)  # refuses what the learner does not have
-    return Personal(config.learner, world, kept)
+    keeps(jax.eval_shape(learner.init_params, jax.random.key(0)), federation.personal)  # refuses what it does not have
+    return Personal(config.learner, world, federation.personal, federation.filters)

@@ -42,6 +42,7 @@ def evaluate_policy(
     placement: Placement | None = None,
     episodes: int | None = None,
     seed: int = 0,
+    finetune: int = 0,
 ) -> PolicyReturns:
     """Let a stored policy play with every client of a population.
 
@@ -56,6 +57,8 @@ def evaluate_policy(
         placement: of the further clients, between the others or beyond their range; None: as in the run.
         episodes: per client; None: as many as in the evaluations of the run.
         seed: of the episodes.
+        finetune: local iterations that every client trains alone before it plays, with a new optimiser and reward
+            filter. The learning rate is that of the round after the policy's.
     """
     stored = find_stored(run)
     source = read_config(stored.run)
@@ -63,6 +66,7 @@ def evaluate_policy(
     require_filters(stored, arrays, source)
     config = _population(source, level, clients, held_out, placement, episodes)
     from fedpohcs.execution import make_executor
+    from fedpohcs.execution.finetuning import finetuned_evaluation
     from fedpohcs.runs.experiment import check_names, configure_jax
 
     check_names(config)
@@ -75,7 +79,11 @@ def evaluate_policy(
         if source.learner.filter_observations:
             _fill_filters(executor.state.filters.observation, arrays, own, source.federation.num_clients)
         params = _filled_params(executor.initial_params(), arrays, str(stored))
-        found = executor.evaluate(params, FIRST_ROUND + seed, everyone)
+        played = FIRST_ROUND + seed
+        if finetune:
+            found = finetuned_evaluation(executor, params, round_number, finetune, played)
+        else:
+            found = executor.evaluate(params, played, everyone)
     finally:
         executor.close()
     return PolicyReturns(config, round_number, found.client, found.mean_return, own[found.client])
@@ -100,6 +108,9 @@ def _population(
         num_selected=1,
         client_weights=None,
         personal="none",  # what is stored is the shared policy
+        filters="own",  # each client's, as they are stored
+        pooled=False,
+        finetune_iterations=0,
         held_out_clients=federation.held_out_clients if held_out is None else held_out,
         held_out_placement=placement or federation.held_out_placement,
         evaluation_episodes=federation.evaluation_episodes if episodes is None else episodes,

@@ -23,6 +23,7 @@ from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest,
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.candidates import client_weight
+from fedpohcs.server.clock import make_times
 from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
@@ -97,6 +98,7 @@ class Training:
         self.executor = with_byzantine_clients(clients, config)
         self.is_new = saved is None
         self.optimiser = make_optimiser(optimiser_name(config, self.selector), config.server_optimiser)
+        self.times = make_times(config)
         self.state = saved.server if saved else self._first_state()
 
     def _first_state(self) -> ServerState:
@@ -123,8 +125,17 @@ class Training:
                 config.seed,
                 config.defence,
                 self.optimiser,
+                self.times,
             )
-            yield record
+            yield self._finetuned(record)
+
+    def _finetuned(self, record: RoundRecord) -> RoundRecord:
+        """The record of the last round with the returns of clients that train on alone, if the config wants them."""
+        iterations = self.config.federation.finetune_iterations
+        if not iterations or record.round < self.config.rounds:
+            return record
+        tuned: Any = self.executor
+        return record._replace(finetuned=tuned.finetune(self.state.params, record.round, iterations))
 
     def stored_policy(self) -> Mapping[str, np.ndarray]:
         """The arrays of the present policy and the filters of the clients, by name."""
@@ -310,6 +321,8 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     _check_gradients(config, optimiser)
     _check_trust(config, selector)
     _check_personal(config, selector, world)
+    _check_pooling(config, selector)
+    _check_time(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if not issubclass(world, HostWorld):
@@ -356,14 +369,47 @@ def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) ->
     traced = not isinstance(world, HostWorld)
     rule = f"needs a world in JAX, which {config.world!r} is not"
     require(traced, "federation.personal", kept, rule, "Use none.")
-    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
-    optimiser = make_optimiser(optimiser_name(config, selector), constant)
-    steers = optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
-    rule = f"cannot be combined with server optimiser {optimiser.name!r}, which steers all weights of clients"
-    require(not steers, "federation.personal", kept, rule)
+    name = optimiser_name(config, selector)
+    rule = f"cannot be combined with server optimiser {name!r}, which steers all weights of clients"
+    require(not _steers(config, selector), "federation.personal", kept, rule)
     reads = sorted(name for name in selector.requires if find_metric(name).reads != "returns")
     rule = f"cannot be combined with selector {config.selector!r}, whose {' and '.join(reads)} read the shared policy"
     require(not reads, "federation.personal", kept, rule, "Use fedavg, full or power-of-choice.")
+
+
+def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
+    """Refuse pooled training of some clients, and what one learner or shared filters cannot do."""
+    federation = config.federation
+    if federation.pooled:
+        rule = f"trains on all clients, and {config.selector} selects some"
+        require(selector.everyone, "federation.pooled", True, rule, "Use the selector full.")
+        rule = f"cannot be combined with server optimiser {optimiser_name(config, selector)!r}, which steers clients"
+        require(not _steers(config, selector), "federation.pooled", True, rule)
+    rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
+    hidden = federation.filters == "own" or config.privacy == "none"
+    require(hidden, "federation.filters", federation.filters, rule, "Use own.")
+
+
+def _check_time(config: ExperimentConfig) -> None:
+    """Refuse simulated time where the server does not decide who trains, and a trace that cannot be read."""
+    model, federation = config.time.model, config.federation
+    if model == "none":
+        return
+    rule = f"must be 'none' with privacy {config.privacy!r}: candidates that protect each other must all be there"
+    require(config.privacy == "none", "time.model", model, rule)
+    rule = "must be 'none' with federation.pooled, as no clients train"
+    require(not federation.pooled, "time.model", model, rule)
+    rule = f"needs aggregator parameter-mean: an asynchronous round has one update, {federation.aggregator} needs more"
+    plain = federation.aggregator == "parameter-mean"
+    require(plain or not config.time.asynchronous, "time.asynchronous", True, rule)
+    make_times(config)
+
+
+def _steers(config: ExperimentConfig, selector: Selector) -> bool:
+    """Whether the server optimiser changes the local steps of clients."""
+    constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    optimiser = make_optimiser(optimiser_name(config, selector), constant)
+    return optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:

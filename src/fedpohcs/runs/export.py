@@ -86,6 +86,8 @@ def check_exportable(config: ExperimentConfig) -> None:
     """Refuse a policy that is more than tanh layers, or whose learner does not say that it acts by them."""
     network, learner = config.learner.network, config.learner
     require(network is None, "learner.network", network, "cannot be exported or played: only tanh layers can")
+    size = learner.embedding_size
+    require(size == 0, "learner.embedding_size", size, "cannot be exported or played: each client has its own vector")
     rule = "cannot be exported or played: its config class does not say that it acts by tanh layers"
     require(learner.exportable, "learner.kind", learner.kind, rule, "See LearningConfig.exportable.")
 

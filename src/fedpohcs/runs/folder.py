@@ -16,10 +16,11 @@ from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.locks import FolderLock
-from fedpohcs.core.types import RoundRecord
+from fedpohcs.core.types import RoundRecord, RoundTiming
 from fedpohcs.runs.keeping import LAST, policy_file
 from fedpohcs.runs.layout import (
     BAD_REPLY,
+    FINETUNED,
     FIRST_COLUMNS,
     HELD_OUT,
     PHASES,
@@ -27,6 +28,7 @@ from fedpohcs.runs.layout import (
     ROUND_COLUMNS,
     SCORES,
     TABLES,
+    TIME_COLUMNS,
     is_run,
 )
 from fedpohcs.runs.loading import read_config, read_rounds
@@ -161,13 +163,14 @@ def _locked(path: Path) -> FolderLock:
 
 
 def _round_columns(path: Path) -> tuple[str, ...]:
-    """The columns of `rounds.csv`: runs of release 0.1 go on with those they have."""
+    """The columns of `rounds.csv`, which a run goes on with: those of release 0.1, of simulated time, or the usual."""
     try:
         with (path / "rounds.csv").open(encoding="utf-8") as file:
             header = file.readline(LONGEST_HEADER)
     except (OSError, UnicodeDecodeError):
         return ROUND_COLUMNS  # what cannot be read is refused where it is read
-    return FIRST_COLUMNS if header.strip() == ",".join(FIRST_COLUMNS) else ROUND_COLUMNS
+    known = {",".join(columns): columns for columns in (FIRST_COLUMNS, TIME_COLUMNS)}
+    return known.get(header.strip(), ROUND_COLUMNS)
 
 
 def _round_ends(data: bytes) -> dict[int, int]:
@@ -199,7 +202,8 @@ def _write_start(path: Path, config: ExperimentConfig) -> None:
     path.mkdir()
     for name, values in (("config", to_dict(config)), ("origin", describe_origin())):
         (path / f"{name}.json").write_text(_json(values), encoding="utf-8", newline="\n")
-    for name, columns in TABLES.items():
+    tables = TABLES if config.time.model == "none" else {**TABLES, "rounds": TIME_COLUMNS}
+    for name, columns in tables.items():
         (path / f"{name}.csv").write_text(",".join(columns) + "\n", encoding="utf-8", newline="\n")
 
 
@@ -225,7 +229,16 @@ def round_figures(record: RoundRecord, config: ExperimentConfig) -> dict[str, An
         "candidates": " ".join(map(str, record.candidates)),
         "selected": " ".join(map(str, record.selection.client)),
         "num_evaluated": len(record.evaluation.client),
+        **_time_figures(record, config),
     }
+
+
+def _time_figures(record: RoundRecord, config: ExperimentConfig) -> dict[str, Any]:
+    """The simulated time at the end of a round, and the updates that came too late for it."""
+    if config.time.model == "none":
+        return {}
+    timing = record.timing or RoundTiming(0.0, np.zeros(0))  # round 0 takes no time
+    return {"simulated_seconds": float(timing.clock), "num_late": len(timing.late)}
 
 
 def _returns(record: RoundRecord, config: ExperimentConfig) -> dict[str, float]:
@@ -254,14 +267,27 @@ def _client_rows(record: RoundRecord) -> Iterator[tuple[object, ...]]:
         ("rejected", record.rejected, {"rejected": np.ones(len(record.rejected))}),
         ("evaluated", record.evaluation.client, {"mean_return": returns, **record.evaluation.info}),
         (HELD_OUT, record.held_out.client, {"mean_return": record.held_out.mean_return, **record.held_out.info}),
+        (FINETUNED, record.finetuned.client, {"mean_return": record.finetuned.mean_return}),
     )
-    for role, clients, metrics in tables:
+    for role, clients, metrics in (*tables, *_timing_tables(record)):
         for metric, values in metrics.items():
             for client, value in zip(clients, values, strict=True):
                 yield int(record.round), int(client), role, metric, float(value)
     for bad in record.bad_replies:
         metric = "/".join(filter(None, (bad.phase, bad.rule, bad.array)))
         yield int(record.round), bad.client, BAD_REPLY, metric, 1.0
+
+
+def _timing_tables(record: RoundRecord) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Rows of clients by role, in simulated time."""
+    timing = record.timing
+    if timing is None:
+        return
+    seconds = np.where(np.isfinite(timing.seconds), timing.seconds, np.nan)
+    yield "selected", record.selection.client, {"simulated_seconds": seconds}
+    yield "late", timing.late, {"late": np.ones(len(timing.late))}
+    yield "unavailable", timing.unavailable, {"unavailable": np.ones(len(timing.unavailable))}
+    yield "arrived", timing.arrived, {"delay": timing.delay}
 
 
 def _timing_row(record: RoundRecord) -> list[object]:

@@ -21,6 +21,7 @@ ROUND_COLUMNS = (
     "num_evaluated",  # clients whose returns are counted
 )
 FIRST_COLUMNS = ROUND_COLUMNS[:-2]  # of release 0.1
+TIME_COLUMNS = (*ROUND_COLUMNS, "simulated_seconds", "num_late")  # of runs in simulated time
 SCORES = ("mean_return", "min_return", "max_return", "weighted_return", "worst_tenth")
 """Columns by which one policy is better than another."""
 CLIENT_COLUMNS = ("round", "client", "role", "metric", "value")
@@ -31,6 +32,7 @@ FILTER_PREFIX = "filters/"  # of the arrays of policy.npz that belong to clients
 POLICY_ROUND = "round"  # the array of policy.npz that says after which round the policy was stored
 BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
+FINETUNED = "finetuned"  # role of a client that was evaluated after further training of its own
 
 
 def is_run(path: Path) -> bool:

@@ -18,10 +18,12 @@ from fedpohcs.core.types import Vector
 from fedpohcs.runs.layout import (
     BAD_REPLY,
     CLIENT_COLUMNS,
+    FINETUNED,
     FIRST_COLUMNS,
     HELD_OUT,
     ROUND_COLUMNS,
     SCORES,
+    TIME_COLUMNS,
     TIMING_COLUMNS,
     is_run,
 )
@@ -30,7 +32,7 @@ LAST_ROUNDS = 10  # over which final returns are averaged
 FEW_RETURNS, RETURNS_A_ROW = 2**16, 1000  # that a run may have: of all rounds and clients, by rows of clients.csv
 MOST_RETURNS = 2**27  # in memory 1 GiB
 _TEXT_COLUMNS = {"candidates", "selected", "role", "metric"}
-_INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected", "num_evaluated"}
+_INTEGER_COLUMNS = {"round", "client", "train_steps", "evaluation_steps", "num_rejected", "num_evaluated", "num_late"}
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,18 @@ class Run:
         """Mean return of every held-out client after every round, [R + 1, H]."""
         federation = self.config.federation
         return self._returns(HELD_OUT, federation.num_clients, federation.held_out_clients)
+
+    @cached_property
+    def finetuned_returns(self) -> Vector | None:
+        """Mean return of every client after fine-tuning, [N + H]; None: the run has none."""
+        rows = (self.clients["role"] == FINETUNED) & (self.clients["metric"] == "mean_return")
+        if not rows.any():
+            return None
+        federation = self.config.federation
+        number = federation.num_clients + federation.held_out_clients
+        returns = np.full(number, np.nan)
+        returns[self.clients["client"][rows]] = self.clients["value"][rows]
+        return returns
 
     def _returns(self, role: str, first: int, number: int) -> Vector:
         """Mean return per round and client in a role, whose ids start at `first`."""
@@ -130,8 +144,8 @@ def load_run(path: Path) -> Run:
 
 
 def read_rounds(path: Path) -> dict[str, NDArray[Any]]:
-    """The columns of a run's `rounds.csv`; a run of release 0.1 has fewer."""
-    return _read_table(path / "rounds.csv", ROUND_COLUMNS, FIRST_COLUMNS)
+    """The columns of a run's `rounds.csv`; a run of release 0.1 has fewer, one in simulated time more."""
+    return _read_table(path / "rounds.csv", ROUND_COLUMNS, FIRST_COLUMNS, TIME_COLUMNS)
 
 
 def _read_origin(path: Path) -> dict[str, Any]:
@@ -160,7 +174,8 @@ def _check_clients(clients: dict[str, NDArray[Any]], config: ExperimentConfig) -
     """Refuse ids of clients that the run does not have, and rounds before the first."""
     n, held_out = config.federation.num_clients, config.federation.held_out_clients
     is_held_out = clients["role"] == HELD_OUT
-    low, high = np.where(is_held_out, n, 0), np.where(is_held_out, n + held_out, n)
+    either = is_held_out | (clients["role"] == FINETUNED)
+    low, high = np.where(is_held_out, n, 0), np.where(either, n + held_out, n)
     known = (clients["client"] >= low) & (clients["client"] < high)
     known |= clients["role"] == BAD_REPLY  # anybody can send one
     if not known.all():
@@ -201,12 +216,11 @@ def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray
     return {name: column[keep] for name, column in table.items()}
 
 
-def _read_table(path: Path, columns: tuple[str, ...], older: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
+def _read_table(path: Path, columns: tuple[str, ...], *others: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Columns by name. All cells are split at once: a report reads hundreds of thousands of rows."""
     text = path.read_text(encoding="utf-8")
     header, _, body = text[: text.rfind("\n") + 1].partition("\n")  # text after the last line end is an incomplete row
-    if older and header == ",".join(older):
-        columns = older
+    columns = next((some for some in others if header == ",".join(some)), columns)
     if header != ",".join(columns):
         raise UserError(f"{path.name} must start with the columns {','.join(columns)}.")
     if body.count(",") != body.count("\n") * (len(columns) - 1):

@@ -24,6 +24,7 @@ from fedpohcs.core.types import (
 from fedpohcs.metrics.packing import num_bytes
 from fedpohcs.server.aggregation import aggregate
 from fedpohcs.server.candidates import client_weight, draw_candidates
+from fedpohcs.server.clock import ClientTimes, admitted, arrivals
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
 from fedpohcs.server.optimisers.base import Simulate
@@ -45,10 +46,12 @@ def run_round(
     seed: int,
     defence: DefenceConfig = UNDEFENDED,
     optimiser: ServerOptimiser = IDENTITY,
+    times: ClientTimes | None = None,
 ) -> tuple[ServerState, RoundRecord]:
     """Sample candidates, measure, select, train, aggregate, optimise, and evaluate all clients."""
     clock = PhaseClock()
     question, capped = defended(ask_question(state.round, selector, federation, seed), state.recent, defence)
+    question, conditions = admitted(question, state, times)
     with clock.phase("measure"):
         asked = ask_clients(selector, question, state.selector_state)
         metrics = CandidateMetrics(asked)
@@ -65,11 +68,13 @@ def run_round(
         extra = arrays_to_send(optimiser, state.optimiser, host_generator(seed, Purpose.SERVER, state.round))
         updates = executor.train(state.params, state.round, selection.client, extra)
         updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
+        arrival = arrivals(state, updates, upload_bytes(metrics), conditions)
         if selector.observe is not None:
-            selector_state = selector.observe(selector_state, updates, state.params)
+            selector_state = selector.observe(selector_state, arrival.updates, state.params)
     with clock.phase("aggregate"):
-        weight = update_weight(updates, question.weight, federation, selection)
-        aggregation = aggregate(state.params, updates, weight, federation, selection.total, extra)
+        drawn = Selection(arrival.updates.client) if arrival.rebased else selection
+        weight = update_weight(arrival.updates, question.weight, federation, drawn)
+        aggregation = aggregate(state.params, arrival.updates, weight, federation, drawn.total, extra)
         returns = np.full(executor.num_clients, np.nan) if state.returns is None else state.returns
         generator, simulate = host_generator(seed, Purpose.SERVER, state.round, 1), simulation(executor, state.round)
         params, optimiser_state = optimise(
@@ -88,7 +93,7 @@ def run_round(
         selection=selection,
         updates_info={**updates.info, **aggregation.info, **draw_info(selection)},
         train_steps=updates.steps,
-        rejected=aggregation.rejected,
+        rejected=np.setdiff1d(aggregation.rejected, arrival.late),
         evaluation=evaluation,
         seconds=clock.seconds,
         upload_bytes=upload_bytes(metrics),
@@ -96,10 +101,12 @@ def run_round(
         capped=capped,
         bad_replies=(*metrics.bad, *updates.bad, *evaluation.bad, *held_out.bad),
         held_out=held_out,
+        timing=arrival.timing,
     )
     name_bad_replies(record)
     returns = latest_returns(returns, evaluation)
-    return ServerState(state.round + 1, params, selector_state, recent, optimiser_state, returns), record
+    after = ServerState(state.round + 1, params, selector_state, recent, optimiser_state, returns)
+    return after._replace(clock=arrival.clock, under_way=arrival.under_way), record
 
 
 def evaluate_start(

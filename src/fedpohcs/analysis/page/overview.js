@@ -5,6 +5,7 @@ const AXES = {
   "million training steps": "environment steps of training (millions)",
   minutes: "time without evaluation (minutes)",
   megabytes: "messages without evaluation (megabytes)",
+  "simulated hours": "simulated time (hours)",
 };
 
 // One paragraph per world and level; the title shows that one below.
@@ -314,6 +315,54 @@ function drawParticipation() {
       `Dots: mean return of the last ${data.lastRounds} rounds, averaged over seeds. Bars: selections of the client per round. All panels share their scales.`,
     ),
   );
+}
+
+// What every client gains over training alone; nothing without runs of `local`.
+function drawGains() {
+  const figure = byId("fig-gains"),
+    gains = panel().gains.filter((gain) => !state.hidden.has(gain.scheme));
+  figure.hidden = !gains.length;
+  if (!gains.length) return figure.replaceChildren();
+  const clients = Array.from(gains[0].values, (_, client) => client);
+  const view = frame(figure, {
+    title: "Whom federating helps",
+    height: 280,
+    x: { domain: [-0.6, clients.length - 0.4], label: "client id", whole: true },
+    y: { domain: padded(extent([...gains.map((gain) => gain.values), [0]]), 0.08), label: "return minus return alone" },
+    description: `Return of every client minus its return alone, for ${gains.map((gain) => gain.label).join(", ")}`,
+  });
+  const { left, width } = view.inner;
+  view.plot.append(
+    element("line", { class: "grid-line", x1: left, x2: left + width, y1: view.sy(0), y2: view.sy(0), "stroke-width": 2 }),
+  );
+  for (const gain of gains)
+    view.plot.append(
+      element("path", {
+        class: "gain",
+        d: linePath(clients, gain.values, view),
+        fill: "none",
+        stroke: colourOf(gain.scheme),
+        "stroke-width": 2,
+        "stroke-dasharray": gain.label === gain.scheme ? dashOf(gain.scheme) : gain.label.endsWith("after") ? "" : "2 3",
+      }),
+    );
+  figure.append(
+    element(
+      "figcaption",
+      {},
+      "Mean over seeds. Above the line a client is better off than alone; below it the client would do better by itself. " +
+        gains.map((gain) => `${gain.label}: ${[...gain.values].filter((value) => value > 0).length} of ${clients.length} clients above`).join("; ") +
+        ".",
+    ),
+  );
+  explore(figure, view, {
+    columns: clients.length,
+    start: [0, 0],
+    locate: (x) => [Math.floor(((x - left) / width) * clients.length), 0],
+    mark: (column) => ({ x: view.sx(column) }),
+    readout: (client) =>
+      `client ${client}: ${gains.map((gain) => `${gain.label} ${format(gain.values[client])}`).join(" · ")}`,
+  });
 }
 
 function drawCost() {

@@ -29,6 +29,7 @@ function unpack(document) {
     for (const name in group.clocks) group.clocks[name] = decode(group.clocks[name], Float32Array);
     for (const run of group.runs) unpackRun(run);
   }
+  for (const gain of document.panels.flatMap((panel) => panel.gains)) gain.values = decode(gain.values, Float32Array);
   return document;
 }
 
@@ -135,7 +136,7 @@ function draw() {
   drawHeader();
   for (const part of document.querySelectorAll("#findings, #controls, main")) part.hidden = !data.panels.length;
   if (data.panels.length)
-    for (const part of [drawSummary, drawControls, drawCurves, drawStatistics, drawParticipation, drawInside, drawCost, drawConfigs])
+    for (const part of [drawSummary, drawControls, drawCurves, drawStatistics, drawParticipation, drawGains, drawInside, drawCost, drawConfigs])
       part();
 }
 

@@ -17,6 +17,7 @@ class Question(NamedTuple):
     weight: Vector  # [N] q_n
     generator: np.random.Generator  # of this seed and round
     compared_pairs: str = "shared"  # compare tables on pairs that at least two candidates visited, or on "all" pairs
+    seconds: Vector | None = None  # [N] that a training of each client is expected to take; None: no time is simulated
     table_clip: float | None = None  # largest norm of a table, in multiples of the median norm; None: no limit
 
     def among(self, candidates: ClientIds) -> "Question":

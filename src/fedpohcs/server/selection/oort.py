@@ -1,8 +1,8 @@
 """Oort: clients with much to learn, and clients that have not trained yet (Lai et al., 2021).
 
 A client's statistical utility is |B| sqrt(mean of squared losses over its batch B). The loss of a step here is its
-advantage, and the batch an episode: the metric `gradient_scale`. All clients are equally fast here, so that the factor
-for slow clients is 1.
+advantage, and the batch an episode: the metric `gradient_scale`. Where time is simulated, a client that takes longer
+than is preferred counts less.
 """
 
 import numpy as np
@@ -16,6 +16,8 @@ EXPLORATION, DECAY, LEAST_EXPLORATION = 0.9, 0.98, 0.3  # share of the K that ha
 UNCERTAINTY = 0.1  # factor of log(round) / last round in the bonus of clients that trained long ago
 CUT_OFF = 0.95  # clients above this share of the score of the last one needed may be drawn
 LARGEST = 0.95  # utilities above this quantile are cut to it
+PREFERRED = 0.3  # quantile of the durations of explored candidates beyond which a client is slow
+PENALTY = 2.0  # exponent of preferred duration / own duration
 
 
 def oort() -> Selector:
@@ -28,6 +30,8 @@ def oort() -> Selector:
         clients, score = np.sort(question.candidates), np.full(question.num_clients, np.nan)
         explored = clients[(last[clients] > 0) & ~np.isnan(known[clients])]
         score[explored] = scores(known[explored], last[explored], number)
+        if question.seconds is not None:
+            score[explored] *= slowness(question.seconds[explored])
         chosen = explore_and_exploit(question, clients, explored, score[explored], number)
         last[chosen] = number
         kept = {"known": known, "trained": chosen, "last": last, "round": np.array(number)}
@@ -55,6 +59,14 @@ def scores(utility: Vector, last: np.ndarray, number: int) -> Vector:
     spread = np.ptp(utility)
     scaled = (utility - utility.min()) / spread if spread > 0 else np.ones(len(utility))
     return scaled + np.sqrt(UNCERTAINTY * np.log(number) / last)
+
+
+def slowness(seconds: Vector) -> Vector:
+    """(preferred / own)^2 for clients that take longer than the preferred duration, else 1."""
+    if not len(seconds):
+        return seconds
+    preferred = np.sort(seconds)[min(int(len(seconds) * PREFERRED), len(seconds) - 1)]
+    return np.minimum(1.0, preferred / seconds) ** PENALTY
 
 
 def exploit(score: Vector, number: int, generator: np.random.Generator) -> np.ndarray:
