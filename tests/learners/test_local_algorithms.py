@@ -406,6 +406,12 @@ def test_another_kind_of_the_same_family_keeps_the_settings_of_the_preset() -> N
 # Personal weights
 
 
+def test_personal_weights_are_refused_where_clients_act_outside_jax() -> None:
+    pytest.importorskip("mujoco")
+    with pytest.raises(UserError, match=r"federation\.personal \(='all'\) needs a world in JAX"):
+        check_names(preset("hoppers", algorithm="local"))
+
+
 def personal(kept: str) -> Personal:
     return Personal(PPOConfig(**TINY, learning_rate=0.5), WORLD, kept)
 

@@ -1,5 +1,7 @@
 """Traced classic control beside Gymnasium's own environments, for the usual physics and for every context."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,7 +10,9 @@ import numpy as np
 import pytest
 
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import WORLDS
+from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.worlds.control import Acrobots, CartPoles, Context, ControlConfig, DiscreteMountainCars, Pendulums
 
 gymnasium: Any = pytest.importorskip("gymnasium")
@@ -123,3 +127,10 @@ def test_an_unknown_context_is_refused_and_the_nearest_suggested() -> None:
 def test_all_worlds_of_control_are_registered() -> None:
     registered = {WORLDS[name] for name in ("cartpoles", "acrobots", "pendulums", "discrete-mountain-cars")}
     assert registered == set(IDS)
+
+
+def test_an_unknown_context_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    config = replace(preset("cartpoles"), scenario=ControlConfig(context="colour"))
+    with pytest.raises(UserError, match=r"scenario\.context \(='colour'\) is not known\. Known: .*length"):
+        run_experiment(config, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

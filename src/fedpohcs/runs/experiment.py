@@ -366,7 +366,7 @@ def _check_personal(config: ExperimentConfig, selector: Selector, world: Any) ->
     kept = config.federation.personal
     if kept == "none":
         return
-    traced = not isinstance(world, HostWorld)
+    traced = not issubclass(world, HostWorld)
     rule = f"needs a world in JAX, which {config.world!r} is not"
     require(traced, "federation.personal", kept, rule, "Use none.")
     name = optimiser_name(config, selector)

@@ -19,7 +19,7 @@ def world_levels(name: str) -> tuple[str, ...]:
 
 
 def check_world(config: ExperimentConfig) -> Any:
-    """The class of an experiment's world, unless that lacks the level or the held-out clients of the config."""
+    """The class of an experiment's world, if that has the level, the settings and the held-out clients of the config."""
     world = world_class(config.world)
     require_known("level", config.level, world.levels)
     held_out = config.federation.held_out_clients
@@ -28,6 +28,7 @@ def check_world(config: ExperimentConfig) -> Any:
     placement = config.federation.held_out_placement
     rule = f"must be 'between': the world {config.world!r} has no range that they could lie beyond"
     require(world.extrapolates or placement == "between", "federation.held_out_placement", placement, rule)
+    world.check_settings(config.scenario)
     return world
 
 

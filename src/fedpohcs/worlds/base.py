@@ -55,6 +55,10 @@ class World(ABC):
     """Steps after which an episode is cut."""
 
     @classmethod
+    def check_settings(cls, settings: Any) -> None:
+        """Refuse settings that depend on the world, before anything is written. JAX is not loaded yet."""
+
+    @classmethod
     def from_config(cls, config: ExperimentConfig) -> Any:
         """The world of an experiment."""
         make: Any = cls

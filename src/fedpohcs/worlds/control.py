@@ -59,6 +59,12 @@ class ControlWorld(TracedWorld):
     held_out = extrapolates = True
     step_noise = 0
 
+    @classmethod
+    def check_settings(cls, settings: ControlConfig) -> None:
+        """Refuse a quantity that the world does not have."""
+        if settings.context is not None:
+            require_known("scenario.context", settings.context, cls.contexts)
+
     def __init__(
         self,
         level: str,
@@ -68,8 +74,9 @@ class ControlWorld(TracedWorld):
         settings: ControlConfig | None = None,
         placement: Placement = "between",
     ) -> None:
-        chosen = (settings or ControlConfig()).context or next(iter(self.contexts))
-        require_known("scenario.context", chosen, self.contexts)
+        settings = settings or ControlConfig()
+        self.check_settings(settings)
+        chosen = settings.context or next(iter(self.contexts))
         values = with_held_out(self.contexts[chosen].values(level, num_clients), num_held_out, placement)
         self.population = {
             name: jnp.asarray(values if name == chosen else np.full(len(values), context.usual), jnp.float32)
