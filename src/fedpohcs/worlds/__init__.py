@@ -19,7 +19,7 @@ def world_levels(name: str) -> tuple[str, ...]:
 
 
 def check_world(config: ExperimentConfig) -> Any:
-    """The class of an experiment's world, if that has the level, the settings and the held-out clients of the config."""
+    """The class of an experiment's world, if it has the level, the settings and the held-out clients of the config."""
     world = world_class(config.world)
     require_known("level", config.level, world.levels)
     held_out = config.federation.held_out_clients

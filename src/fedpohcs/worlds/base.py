@@ -55,7 +55,7 @@ class World(ABC):
     """Steps after which an episode is cut."""
 
     @classmethod
-    def check_settings(cls, settings: Any) -> None:
+    def check_settings(cls, settings: Any) -> None:  # noqa: B027  most worlds have nothing to refuse
         """Refuse settings that depend on the world, before anything is written. JAX is not loaded yet."""
 
     @classmethod
