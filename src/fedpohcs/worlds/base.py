@@ -55,8 +55,9 @@ class World(ABC):
     """Steps after which an episode is cut."""
 
     @classmethod
-    def check_settings(cls, settings: Any) -> None:  # noqa: B027  most worlds have nothing to refuse
+    def check_settings(cls, settings: Any) -> None:
         """Refuse settings that depend on the world, before anything is written. JAX is not loaded yet."""
+        del settings  # most worlds have nothing to refuse
 
     @classmethod
     def from_config(cls, config: ExperimentConfig) -> Any:
