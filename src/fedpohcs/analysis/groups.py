@@ -63,13 +63,22 @@ def _named(world: str, level: str, label: str, variant: str, *, runs: list[Run])
 
 def missing_returns(groups: Iterable[Group]) -> int:
     """How many returns the evaluations of these runs lack, because clients of a fleet did not answer."""
-    returns = [np.isnan(run.client_returns) for group in groups for run in group.runs]
+    answered = [run for group in groups for run in group.runs if run.config.federation.evaluated_clients is None]
+    returns = [np.isnan(run.client_returns) for run in answered]  # those that were not sampled are not missing
     return sum(int(missing[~missing.all(axis=1)].sum()) for missing in returns)
 
 
 def averaged_clients(groups: Iterable[Group]) -> str:
     """The clients over which the mean returns of these runs are taken, in words."""
+    groups = list(groups)
+    if is_sampled(groups):
+        return "a random sample of the clients"
     return "the clients that answered" if missing_returns(groups) else "all clients"
+
+
+def is_sampled(groups: Iterable[Group]) -> bool:
+    """Whether some of these runs evaluate a sample of the clients."""
+    return any(run.config.federation.evaluated_clients is not None for group in groups for run in group.runs)
 
 
 def by_level(groups: Iterable[Group]) -> dict[tuple[str, str], list[Group]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpohcs.analysis.communication import phase_one, traffic
 from fedpohcs.analysis.gains import Gain, gain_figures, gains_over_local
-from fedpohcs.analysis.groups import Group, by_level, missing_returns
+from fedpohcs.analysis.groups import Group, by_level, is_sampled, missing_returns
 from fedpohcs.analysis.references import reference_of, thresholds_of
 from fedpohcs.analysis.statistics import (
     Interval,
@@ -380,6 +380,8 @@ def _means_table(title: str, groups: Sequence[Group], scope: Scope) -> Table:
     lengths = sorted({len(run.rounds["round"]) - 1 for group in groups for run in group.runs})
     if len(lengths) > 1:
         note += f" The runs have {lengths[0]} to {lengths[-1]} rounds."
+    if is_sampled(groups):
+        note += " Returns are those of random samples of the clients; rounds.csv has the interval of each mean."
     if missing := missing_returns(groups):
         note += f" Returns are those of the clients that answered: {missing} are missing."
     summaries = [summarise(group, scope) for group in groups]

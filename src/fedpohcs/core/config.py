@@ -53,6 +53,10 @@ class FederationConfig:
     """Episodes per client in an evaluation."""
     evaluation_every: int = 1
     """Rounds from one evaluation to the next."""
+    evaluated_clients: int | None = None
+    """Clients in an evaluation, drawn at random for every round; means are then of a sample. None: all clients."""
+    full_evaluation_rounds: tuple[int, ...] = ()
+    """With evaluated_clients: rounds in which all clients are evaluated nevertheless; 0 is the untrained policy."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
     personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"
@@ -90,6 +94,7 @@ class FederationConfig:
             "Sample more or train fewer.",
         )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
+        self._check_sample()
         rule, remedy = "needs federation.filters 'shared' and federation.personal 'none'", "Use --algorithm pooled."
         plain = self.filters == "shared" and self.personal == "none"
         require(plain or not self.pooled, "federation.pooled", self.pooled, rule, remedy)
@@ -98,6 +103,16 @@ class FederationConfig:
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
             positive = all(math.isfinite(w) and w > 0 for w in weights)
             require(positive, "federation.client_weights", weights, "must be finite and above 0")
+
+    def _check_sample(self) -> None:
+        """Refuse a sample for which no interval exists, and rounds that are never evaluated."""
+        size, n, full = self.evaluated_clients, self.num_clients, self.full_evaluation_rounds
+        rule = f"must be at least 2 and at most num_clients (={n})"
+        require(size is None or 2 <= size <= n, "federation.evaluated_clients", size, rule, "None evaluates all.")
+        name, every = "federation.full_evaluation_rounds", self.evaluation_every
+        require(size is not None or not full, name, full, "needs federation.evaluated_clients")
+        rule = f"must be rounds from 0 that are multiples of evaluation_every (={every})"
+        require(all(one >= 0 and one % every == 0 for one in full), name, full, rule)
 
 
 @dataclass(frozen=True)

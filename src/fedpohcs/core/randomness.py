@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     SPEED = 21
     AVAILABILITY = 22
     EMBEDDING = 23
+    EVALUATED_SAMPLE = 24
 
 
 def host_generator(

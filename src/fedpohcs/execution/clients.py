@@ -201,7 +201,8 @@ class LocalExecutor(ABC):
         """Play, update the filters, and remember the episodes."""
         episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
         order = PlayOrder(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
-        measured = bool((clients < self.num_clients).all())  # held-out clients are never measured
+        # Held-out clients are never measured; where a sample is evaluated, candidates play for themselves.
+        measured = bool((clients < self.num_clients).all()) and self.config.federation.evaluated_clients is None
         result = self._play_recorded(order) if self.record and measured else self._play(order)
         could = result.steps > 0
         done = take_clients(result, could)
@@ -306,7 +307,7 @@ class LocalExecutor(ABC):
     def _play_for_measuring(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> None:
         """Play for metrics that read episodes or returns, if those of the latest evaluation cannot be used.
 
-        They cannot if tables have episodes of their own, or if this policy was not evaluated.
+        They cannot if tables have episodes of their own, or if this policy was not evaluated, or only on a sample.
         """
         federation, modelling = self.config.federation, self.config.modelling
         filters = take_clients(self.state.filters, clients)
@@ -319,7 +320,8 @@ class LocalExecutor(ABC):
                 self.history.pop(client, None)  # so that all episodes of a table have the same policy
             self._play(ordered(modelling.episodes, modelling.steps_per_episode), self._model)
         record = reads_evaluation(names, self.config)
-        if round_number % federation.evaluation_every and (record or read_from(names, "returns")):
+        unknown = round_number % federation.evaluation_every or federation.evaluated_clients is not None
+        if unknown and (record or read_from(names, "returns")):
             wanted = ordered(federation.evaluation_episodes, None)
             result = self._play_recorded(wanted) if record else self._play(wanted)
             could = result.steps > 0

@@ -260,7 +260,8 @@ def _run_all(
     """All remaining rounds, each stored and shown before the next begins."""
     config, records = training.config, []
     writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
-    keeper = Keeper(keep, folder.done_rounds() if folder is not None else ())
+    full = config.federation.full_evaluation_rounds or None
+    keeper = Keeper(keep, folder.done_rounds() if folder is not None else (), full)
     for observer in observers:
         observer.on_start(config)
     try:

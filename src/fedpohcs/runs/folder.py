@@ -16,20 +16,22 @@ from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.files import replace_file
 from fedpohcs.core.locks import FolderLock
+from fedpohcs.core.sampling import sample_interval
 from fedpohcs.core.types import RoundRecord, RoundTiming
 from fedpohcs.runs.keeping import LAST, policy_file
 from fedpohcs.runs.layout import (
+    ALL_COLUMNS,
     BAD_REPLY,
     FINETUNED,
-    FIRST_COLUMNS,
     HELD_OUT,
     PHASES,
     POLICY_ROUND,
     ROUND_COLUMNS,
+    SAMPLE_COLUMNS,
     SCORES,
     TABLES,
-    TIME_COLUMNS,
     is_run,
+    round_columns,
 )
 from fedpohcs.runs.loading import read_config, read_rounds
 from fedpohcs.runs.origin import describe_origin
@@ -169,7 +171,7 @@ def _round_columns(path: Path) -> tuple[str, ...]:
             header = file.readline(LONGEST_HEADER)
     except (OSError, UnicodeDecodeError):
         return ROUND_COLUMNS  # what cannot be read is refused where it is read
-    known = {",".join(columns): columns for columns in (FIRST_COLUMNS, TIME_COLUMNS)}
+    known = {",".join(columns): columns for columns in ALL_COLUMNS}
     return known.get(header.strip(), ROUND_COLUMNS)
 
 
@@ -202,7 +204,8 @@ def _write_start(path: Path, config: ExperimentConfig) -> None:
     path.mkdir()
     for name, values in (("config", to_dict(config)), ("origin", describe_origin())):
         (path / f"{name}.json").write_text(_json(values), encoding="utf-8", newline="\n")
-    tables = TABLES if config.time.model == "none" else {**TABLES, "rounds": TIME_COLUMNS}
+    timed, sampled = config.time.model != "none", config.federation.evaluated_clients is not None
+    tables = {**TABLES, "rounds": round_columns(timed=timed, sampled=sampled)}
     for name, columns in tables.items():
         (path / f"{name}.csv").write_text(",".join(columns) + "\n", encoding="utf-8", newline="\n")
 
@@ -230,6 +233,7 @@ def round_figures(record: RoundRecord, config: ExperimentConfig) -> dict[str, An
         "selected": " ".join(map(str, record.selection.client)),
         "num_evaluated": len(record.evaluation.client),
         **_time_figures(record, config),
+        **_sample_figures(record, config),
     }
 
 
@@ -239,6 +243,14 @@ def _time_figures(record: RoundRecord, config: ExperimentConfig) -> dict[str, An
         return {}
     timing = record.timing or RoundTiming(0.0, np.zeros(0))  # round 0 takes no time
     return {"simulated_seconds": float(timing.clock), "num_late": len(timing.late)}
+
+
+def _sample_figures(record: RoundRecord, config: ExperimentConfig) -> dict[str, float]:
+    """The interval of the mean return over all clients, where a sample of them is evaluated."""
+    if config.federation.evaluated_clients is None:
+        return {}
+    limits = sample_interval(record.evaluation.mean_return, config.federation.num_clients)
+    return dict(zip(SAMPLE_COLUMNS, limits, strict=True))
 
 
 def _returns(record: RoundRecord, config: ExperimentConfig) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedpohcs.core.errors import UserError, require_known
@@ -62,9 +62,18 @@ def policy_file(which: str) -> str:
 class Keeper:
     """Decides after every round which of the kept policies the new one replaces."""
 
-    def __init__(self, keep: Keep, rounds: Sequence[Mapping[str, Any]] = ()) -> None:
-        """`rounds` are the rows of the rounds that a resumed run has done."""
-        self.keep, self._best = keep, dict.fromkeys(keep.best, -math.inf)
+    def __init__(
+        self, keep: Keep, rounds: Sequence[Mapping[str, Any]] = (), compared: Collection[int] | None = None
+    ) -> None:
+        """Start, or go on after some rounds.
+
+        Args:
+            keep: what to keep.
+            rounds: the rows of the rounds that a resumed run has done.
+            compared: rounds among which the best is found, because they evaluate all clients and others a sample: the
+                lowest of many returns is no match for the lowest of few. None: all rounds.
+        """
+        self.keep, self._best, self.compared = keep, dict.fromkeys(keep.best, -math.inf), compared
         for row in rounds:
             self.names(row)
 
@@ -73,7 +82,8 @@ class Keeper:
         names = []
         for score, best in self._best.items():
             value = row.get(score, math.nan)  # runs of release 0.1 have fewer columns
-            if value > best:  # never for NaN: without an evaluation there is nothing to compare
+            comparable = self.compared is None or row["round"] in self.compared
+            if comparable and value > best:  # never for NaN: without an evaluation there is nothing to compare
                 self._best[score] = value
                 names.append(BEST if score == DEFAULT_SCORE else f"{BEST}:{score}")
         if self.keep.every is not None and row["round"] % self.keep.every == 0:

@@ -22,6 +22,7 @@ ROUND_COLUMNS = (
 )
 FIRST_COLUMNS = ROUND_COLUMNS[:-2]  # of release 0.1
 TIME_COLUMNS = (*ROUND_COLUMNS, "simulated_seconds", "num_late")  # of runs in simulated time
+SAMPLE_COLUMNS = ("mean_return_low", "mean_return_high")  # of runs that evaluate a sample: 95 % interval of the mean
 SCORES = ("mean_return", "min_return", "max_return", "weighted_return", "worst_tenth")
 """Columns by which one policy is better than another."""
 CLIENT_COLUMNS = ("round", "client", "role", "metric", "value")
@@ -33,6 +34,15 @@ POLICY_ROUND = "round"  # the array of policy.npz that says after which round th
 BAD_REPLY = "bad-reply"  # role of a client whose reply was left out
 HELD_OUT = "held-out"  # role of a client that is evaluated and never trains
 FINETUNED = "finetuned"  # role of a client that was evaluated after further training of its own
+
+
+def round_columns(*, timed: bool, sampled: bool) -> tuple[str, ...]:
+    """The columns of `rounds.csv`."""
+    return (*(TIME_COLUMNS if timed else ROUND_COLUMNS), *(SAMPLE_COLUMNS if sampled else ()))
+
+
+ALL_COLUMNS = (FIRST_COLUMNS, *(round_columns(timed=a, sampled=b) for a in (False, True) for b in (False, True)))
+"""Every set of columns that a `rounds.csv` may have."""
 
 
 def is_run(path: Path) -> bool:

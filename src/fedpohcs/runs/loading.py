@@ -16,14 +16,14 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.reading import parse_json_object, read_settings
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.layout import (
+    ALL_COLUMNS,
     BAD_REPLY,
     CLIENT_COLUMNS,
     FINETUNED,
-    FIRST_COLUMNS,
     HELD_OUT,
     ROUND_COLUMNS,
+    SAMPLE_COLUMNS,
     SCORES,
-    TIME_COLUMNS,
     TIMING_COLUMNS,
     is_run,
 )
@@ -144,8 +144,8 @@ def load_run(path: Path) -> Run:
 
 
 def read_rounds(path: Path) -> dict[str, NDArray[Any]]:
-    """The columns of a run's `rounds.csv`; a run of release 0.1 has fewer, one in simulated time more."""
-    return _read_table(path / "rounds.csv", ROUND_COLUMNS, FIRST_COLUMNS, TIME_COLUMNS)
+    """The columns of a run's `rounds.csv`; release 0.1 has fewer, simulated time and sampled evaluations have more."""
+    return _read_table(path / "rounds.csv", ROUND_COLUMNS, *ALL_COLUMNS)
 
 
 def _read_origin(path: Path) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _filled(rounds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Fill rounds without evaluation with the returns of the previous evaluation."""
     evaluated = ~np.isnan(rounds["mean_return"])
     latest = np.maximum.accumulate(np.where(evaluated, np.arange(len(evaluated)), 0))
-    return {name: column[latest] if name in SCORES else column for name, column in rounds.items()}
+    return {name: column[latest] if name in (*SCORES, *SAMPLE_COLUMNS) else column for name, column in rounds.items()}
 
 
 def _until(table: dict[str, NDArray[Any]], num_rounds: int) -> dict[str, NDArray[Any]]:

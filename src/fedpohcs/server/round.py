@@ -23,7 +23,7 @@ from fedpohcs.core.types import (
 )
 from fedpohcs.metrics.packing import num_bytes
 from fedpohcs.server.aggregation import aggregate
-from fedpohcs.server.candidates import client_weight, draw_candidates
+from fedpohcs.server.candidates import client_weight, draw_candidates, draw_evaluated
 from fedpohcs.server.clock import ClientTimes, admitted, arrivals
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
@@ -85,7 +85,7 @@ def run_round(
         due = (state.round + 1) % federation.evaluation_every == 0
         upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
         executor.expect(ask_clients(selector, upcoming, selector_state), selector.requires)
-        evaluation = evaluate_everyone(executor, params, state.round + 1) if due else NOT_EVALUATED
+        evaluation = evaluate_clients(executor, federation, seed, params, state.round + 1) if due else NOT_EVALUATED
         held_out = evaluate_held_out(executor, federation, params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
         round=state.round + 1,
@@ -117,7 +117,7 @@ def evaluate_start(
     with clock.phase("evaluate"):
         upcoming = ask_question(state.round, selector, federation, seed)
         executor.expect(ask_clients(selector, upcoming, state.selector_state), selector.requires)
-        evaluation = evaluate_everyone(executor, state.params, 0)
+        evaluation = evaluate_clients(executor, federation, seed, state.params, 0)
         held_out = evaluate_held_out(executor, federation, state.params, 0)
     nobody: ClientIds = np.arange(0)
     record = RoundRecord(0, nobody, Selection(nobody), {}, nobody, nobody, evaluation, clock.seconds)
@@ -136,10 +136,12 @@ def simulation(executor: Executor, round_number: int) -> Simulate:
     return simulate
 
 
-def evaluate_everyone(executor: Executor, params: Params, round_number: int) -> Evaluation:
-    """The return of the policy for every client whose reply is sound."""
-    everyone = np.arange(executor.num_clients)
-    return sound_evaluation(executor.evaluate(params, round_number, everyone), everyone, executor.most_steps.evaluation)
+def evaluate_clients(
+    executor: Executor, federation: FederationConfig, seed: int, params: Params, round_number: int
+) -> Evaluation:
+    """The return of the policy for all clients, or a sample of them, whose reply is sound."""
+    asked = draw_evaluated(federation, seed, round_number)
+    return sound_evaluation(executor.evaluate(params, round_number, asked), asked, executor.most_steps.evaluation)
 
 
 def latest_returns(known: Vector, evaluation: Evaluation) -> Vector:
