@@ -18,11 +18,13 @@ Goals, per processor second: learning >= 4 times rejax at the same shape and >= 
 participating client than each federated peer.
 """
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,15 +77,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "fedpohcs" / "peers")
     parser.add_argument("--topics", default=",".join(TOPICS), help="some of: " + ", ".join(TOPICS))
     arguments = parser.parse_args()
-    facts, samples = machine_facts(), {}
+    facts, samples = machine_facts() | {"peers": pins()}, {}
     figures: list[Figure] = []
     for topic in arguments.topics.split(","):
         answers = run_topic(TOPICS[topic], arguments.cache, arguments.quick)
         samples[topic] = answers | {"load_average": round(os.getloadavg()[0], 2)}
         print_answers(topic, answers)
         figures += headline(topic, answers)
-    facts["peers"] = pins()
-    write_results("peers", facts, figures, samples, quick=arguments.quick)
+        write_results("peers", facts, figures, samples, quick=arguments.quick)  # what is done is safe
 
 
 def pins() -> dict[str, list[str]]:
@@ -111,7 +112,7 @@ class Process:
     """A driver that waits for the name of a case per line and answers each with a line."""
 
     def __init__(self, driver: Driver, cache: Path) -> None:
-        environment = dict(os.environ)
+        environment, self._errors = dict(os.environ), tempfile.TemporaryFile("w+")
         if driver.environment != OURS:
             environment.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(
@@ -120,7 +121,7 @@ class Process:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
         )
 
@@ -130,17 +131,19 @@ class Process:
             print(case, file=self._process.stdin, flush=True)
             return json.loads(self._process.stdout.readline())
         except (OSError, ValueError):
-            return {"error": "the process ended"}
+            self._errors.seek(0)
+            return {"error": " ".join(["the process ended:", *self._errors.read().strip().splitlines()[-1:]])}
 
     def close(self) -> None:
         assert self._process.stdin
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it ended before
+            self._process.stdin.close()
         self._process.wait()
 
 
 def run_topic(drivers: dict[str, Driver], cache: Path, quick: bool) -> dict[str, Any]:
     """The counted answers by "library, case"; or the error of a library or case."""
-    turns = 1 if quick else 5
+    turns = 1 if quick else 3
     processes: dict[str, Process] = {}
     answers: dict[str, Any] = {}
     for name, driver in drivers.items():

@@ -12,9 +12,7 @@ def steps(envs: int, threads: int, length: int = 1000) -> Turn:
 
     world = envpool.make_gymnasium("MountainCarContinuous-v0", num_envs=envs, num_threads=threads)
     generator = np.random.default_rng(0)
-    first, second, last = (
-        generator.standard_normal(shape, np.float32) / 8 for shape in ((2, 64), (64, 64), (64, 1))
-    )
+    first, second, last = (generator.standard_normal(shape, np.float32) / 8 for shape in ((2, 64), (64, 64), (64, 1)))
 
     def turn() -> int:
         observation, _ = world.reset()

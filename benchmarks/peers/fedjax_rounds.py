@@ -10,7 +10,9 @@ SELECTED, ROUNDS = 10, 20
 
 
 def rounds(clients: int) -> Turn:
-    data = fedjax.InMemoryFederatedData({str(c).encode(): {"x": np.full((1, 4), c, np.float32)} for c in range(clients)})
+    data = fedjax.InMemoryFederatedData(
+        {str(c).encode(): {"x": np.full((1, 4), c, np.float32)} for c in range(clients)}
+    )
     gradient = jax.grad(lambda params, batch, rng: 0.5 * jnp.mean((params["w"] - batch["x"]) ** 2))
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         gradient,

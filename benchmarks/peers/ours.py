@@ -16,7 +16,11 @@ def ppo(agents: int) -> Turn:
 
     config = preset("mountain-cars", selector="fedavg")
     learner = replace(
-        config.learner, local_iterations=ITERATIONS, steps_per_iteration=1024, critic_epochs=1, filter_warmup_steps=1_000
+        config.learner,
+        local_iterations=ITERATIONS,
+        steps_per_iteration=1024,
+        critic_epochs=1,
+        filter_warmup_steps=1_000,
     )
     federation = replace(config.federation, num_clients=max(agents, 2), num_candidates=agents, num_selected=agents)
     config = replace(config, learner=learner, federation=federation, groups=min(agents, config.groups))

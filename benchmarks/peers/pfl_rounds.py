@@ -6,13 +6,13 @@ import numpy as np
 from _serve import Turn, serve
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import FederatedAlgorithm
+from pfl.common_types import Population
 from pfl.context import CentralContext
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import AlgorithmHyperParams
 from pfl.metrics import Metrics
-from pfl.common_types import Population
 from pfl.model.base import Model
 from pfl.stats import MappedVectorStatistics
 
