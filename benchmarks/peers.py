@@ -112,7 +112,7 @@ class Process:
     """A driver that waits for the name of a case per line and answers each with a line."""
 
     def __init__(self, driver: Driver, cache: Path) -> None:
-        environment, self._errors = dict(os.environ), tempfile.TemporaryFile("w+")
+        environment, self._errors = dict(os.environ), tempfile.TemporaryFile("w+")  # noqa: SIM115
         if driver.environment != OURS:
             environment.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Rounds of Flower's simulation: K of N clients move a vector of 4 numbers by one step. The first round is not timed."""
+"""Rounds of Flower's simulation: K of N clients move a vector of 4 numbers by one step. Round 1 is not timed."""
 
 import os
 import time

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.presets import preset
-from fedpohcs.execution import mapping
+from fedpohcs.execution import mapping, measuring
 from fedpohcs.execution.devices import configure_jax, describe_devices
 from fedpohcs.runs.experiment import start_training
 from fedpohcs.runs.loading import load_run
@@ -54,9 +55,9 @@ def test_the_search_finds_a_call_back_to_python() -> None:
 
 @pytest.mark.parametrize("selector", ["fedpohcs", "gradient-sampling"])
 def test_no_program_of_a_round_calls_python_back(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, found = mapping.compiled_for_groups, {}
+    found: dict[str, list[str]] = {}
 
-    def watched(task: Any, *rest: Any) -> Any:
+    def watched(make: Any, task: Any, *rest: Any) -> Any:
         program = make(task, *rest)
 
         def call(*arguments: Any) -> Any:
@@ -67,7 +68,8 @@ def test_no_program_of_a_round_calls_python_back(selector: str, monkeypatch: pyt
         return call
 
     configure_jax(2)
-    monkeypatch.setattr(mapping, "compiled_for_groups", watched)
+    for module, name in ((mapping, "compiled_for_groups"), (measuring, "compiled")):
+        monkeypatch.setattr(module, name, partial(watched, getattr(module, name)))
     config = replace(preset("tabular", selector=selector), rounds=1, federation=SMALL)
     list(start_training(config).remaining_rounds())
     assert {"evaluate", "train"} < found.keys()  # and what is measured
