@@ -262,7 +262,7 @@ def _run_all(
 ) -> History:
     """All remaining rounds, each stored and shown before the next begins.
 
-    Observers start before JAX is loaded and clients are made, which takes seconds that somebody may be watching.
+    Observers start before clients are made, which takes seconds that somebody may be watching.
     """
     training, records = None, []
     writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
