@@ -29,6 +29,13 @@ def configure_jax(num_devices: int) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+def describe_devices() -> str:
+    """The devices that JAX runs on, such as `2 x cpu` or `1 x gpu (NVIDIA L4)`. Starts JAX if it has not started."""
+    devices = jax.local_devices()
+    platform, kind = devices[0].platform, devices[0].device_kind
+    return f"{len(devices)} x {platform}" + ("" if kind == platform else f" ({kind})")
+
+
 def cache_folder() -> Path:
     """Where compiled programs are kept: the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

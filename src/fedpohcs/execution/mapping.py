@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedpohcs.core.processes import available_cores
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds
 from fedpohcs.learners.client import ClientProgram
@@ -94,7 +95,7 @@ class VectorisedMap:
 
     def __init__(self, groups: int) -> None:
         self.groups = min(groups, len(jax.local_devices()))
-        self._threads = ThreadPoolExecutor(groups)
+        self._threads = ThreadPoolExecutor(max(groups, len(available_cores())))  # what they compute is the same
 
     def run_chunks(
         self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
@@ -112,7 +113,7 @@ class VectorisedMap:
         return chunks
 
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call the function on one thread per group."""
+        """Call the function on one thread per core."""
         return list(self._threads.map(function, items))
 
 

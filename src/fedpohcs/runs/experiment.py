@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -190,10 +191,11 @@ def run_experiment(
     refuse_while_importing()
     check_names(config, elsewhere=elsewhere)
     _check_cadence(checkpoint_every)
+    make_training = partial(_new_training, config, make_clients)
     if out is None:
-        return _run_all(_new_training(config, make_clients), None, observers, 0, keep, keep_records)
+        return _run_all(config, make_training, None, observers, 0, keep, keep_records)
     with RunFolder.create(Path(out), config, overwrite=overwrite) as folder:
-        return _run_all(_new_training(config, make_clients), folder, observers, checkpoint_every, keep, keep_records)
+        return _run_all(config, make_training, folder, observers, checkpoint_every, keep, keep_records)
 
 
 def resume_experiment(
@@ -224,7 +226,7 @@ def resume_experiment(
     with RunFolder.reopen(Path(path), rounds) as folder:
         check_names(folder.config, elsewhere=elsewhere)
         training = _continue_training(folder, make_clients)
-        return _run_all(training, folder, observers, checkpoint_every, keep, keep_records)
+        return _run_all(folder.config, lambda: training, folder, observers, checkpoint_every, keep, keep_records)
 
 
 def _check_cadence(checkpoint_every: int) -> None:
@@ -250,21 +252,28 @@ def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Trainin
 
 
 def _run_all(
-    training: Training,
+    config: ExperimentConfig,
+    make_training: Callable[[], Training],
     folder: RunFolder | None,
     observers: Sequence[Observer],
     checkpoint_every: int,
     keep: Keep,
     keep_records: bool,
 ) -> History:
-    """All remaining rounds, each stored and shown before the next begins."""
-    config, records = training.config, []
+    """All remaining rounds, each stored and shown before the next begins.
+
+    Observers start before clients are made, which takes seconds that somebody may be watching.
+    """
+    training, records = None, []
     writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
     full = config.federation.full_evaluation_rounds or None
     keeper = Keeper(keep, folder.done_rounds() if folder is not None else (), full)
     for observer in observers:
         observer.on_start(config)
     try:
+        training = make_training()
+        if folder is not None:
+            _note_devices(folder)
         for record in training.remaining_rounds():
             if keep_records:
                 records.append(record)
@@ -280,13 +289,20 @@ def _run_all(
     finally:
         for observer in observers:
             observer.on_finish()
-        training.executor.close()
+        if training is not None:
+            training.executor.close()
         if writer is not None:
             writer.close()
     if folder is not None and training.state.round >= config.rounds:
         folder.save_policy(training.stored_policy(), training.state.round)
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
+
+
+def _note_devices(folder: RunFolder) -> None:
+    from fedpohcs.execution.devices import describe_devices  # loads JAX
+
+    folder.note_devices(describe_devices())
 
 
 def optimiser_name(config: ExperimentConfig, selector: Selector) -> str:

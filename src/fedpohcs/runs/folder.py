@@ -33,7 +33,7 @@ from fedpohcs.runs.layout import (
     is_run,
     round_columns,
 )
-from fedpohcs.runs.loading import read_config, read_rounds
+from fedpohcs.runs.loading import read_config, read_origin, read_rounds
 from fedpohcs.runs.origin import describe_origin
 
 MOST_DIGITS = 18  # of a round
@@ -100,6 +100,15 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"out (={str(path)!r}) cannot be written: {error.strerror}.") from error
         return cls(path, config)
+
+    def note_devices(self, devices: str) -> None:
+        """Add the devices that this part of the run is made on to `origin.json`; a resumed run may have several."""
+        path = self.path / "origin.json"
+        origin = read_origin(path)
+        stored = origin.get("devices")
+        known = stored if isinstance(stored, list) else []  # runs of earlier versions have none
+        if devices not in known:
+            replace_file(path, _json({**origin, "devices": [*known, devices]}).encode())
 
     def append(self, record: RoundRecord) -> None:
         """Write one round. `rounds.csv` comes last: a round is complete when it is listed there."""

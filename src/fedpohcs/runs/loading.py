@@ -128,7 +128,7 @@ def load_run(path: Path) -> Run:
     path = Path(path)
     config = read_config(path)
     try:
-        origin = _read_origin(path / "origin.json")
+        origin = read_origin(path / "origin.json")
         rounds = read_rounds(path)
         num_rounds = len(rounds["round"])
         if num_rounds == 0:
@@ -148,7 +148,7 @@ def read_rounds(path: Path) -> dict[str, NDArray[Any]]:
     return _read_table(path / "rounds.csv", ROUND_COLUMNS, *ALL_COLUMNS)
 
 
-def _read_origin(path: Path) -> dict[str, Any]:
+def read_origin(path: Path) -> dict[str, Any]:
     """What `describe_origin` wrote, as far as it is there."""
     try:
         return parse_json_object(read_settings(path))
