@@ -4,6 +4,7 @@ import importlib.util
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -264,14 +265,19 @@ def _run_all(
 
     Observers start before clients are made, which takes seconds that somebody may be watching.
     """
-    training, records = None, []
+    records: list[RoundRecord] = []
     writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
     full = config.federation.full_evaluation_rounds or None
     keeper = Keeper(keep, folder.done_rounds() if folder is not None else (), full)
-    for observer in observers:
-        observer.on_start(config)
-    try:
+    with ExitStack() as at_end:
+        if writer is not None:
+            at_end.callback(writer.close)
+        for observer in observers:
+            observer.on_start(config)
+        for observer in reversed(observers):
+            at_end.callback(observer.on_finish)
         training = make_training()
+        at_end.callback(training.executor.close)
         if folder is not None:
             _note_devices(folder)
         for record in training.remaining_rounds():
@@ -286,13 +292,6 @@ def _run_all(
                 writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
             if any([observer.on_round(record) for observer in observers]):
                 break
-    finally:
-        for observer in observers:
-            observer.on_finish()
-        if training is not None:
-            training.executor.close()
-        if writer is not None:
-            writer.close()
     if folder is not None and training.state.round >= config.rounds:
         folder.save_policy(training.stored_policy(), training.state.round)
         keep_newest(folder.path, 1)
