@@ -1,12 +1,15 @@
 """Evaluations of a random sample of the clients."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedpohcs import preset
+from fedpohcs.cli.display import ProgressDisplay
 from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.sampling import sample_interval
@@ -67,6 +70,17 @@ def test_executors_sample_the_same_clients() -> None:
     runs = [run_experiment(replace(sampled(), executor=name)) for name in ("vectorised", "one-by-one")]
     for one, other in zip(*(run.records for run in runs), strict=True):
         np.testing.assert_array_equal(one.evaluation.client, other.evaluation.client)
+
+
+def test_display_says_that_means_are_of_a_sample() -> None:
+    shown = io.StringIO()
+    run_experiment(sampled(), observers=[ProgressDisplay(Console(file=shown))])
+    lines = shown.getvalue().splitlines()
+    assert "of 5 sampled clients" in lines[-1]
+
+    shown.seek(0)
+    run_experiment(sampled(rounds=2), observers=[ProgressDisplay(Console(file=shown))])  # all in the last round
+    assert "sampled" not in shown.getvalue().splitlines()[2]
 
 
 def test_best_policy_is_found_among_full_evaluations() -> None:

@@ -48,6 +48,8 @@ class ProgressDisplay:
         """Name the run; the first round takes longest because everything is compiled in it."""
         self.title = printable(f"{config.world} ({config.level}), {config.method}, seed {config.seed}")
         self.total_rounds = config.rounds
+        federation = config.federation
+        self.sampled_from = federation.num_clients if federation.evaluated_clients is not None else None
         self.durations: deque[float] = deque(maxlen=ROUNDS_PER_LINE)
         self.last_round_at = self.last_shown_at = time.monotonic()
         if self.console.is_terminal:
@@ -73,7 +75,7 @@ class ProgressDisplay:
 
     def describe(self, record: RoundRecord) -> tuple[str, ...]:
         """What is shown of a round besides its number."""
-        return describe_returns(record), describe_seconds(record)
+        return describe_returns(record, self.sampled_from), describe_seconds(record)
 
     def on_finish(self) -> None:
         """Leave the last state on the screen. May be called twice."""
@@ -187,14 +189,15 @@ class GridDisplay:
         return format_seconds((time.monotonic() - since) / (done - first) * (rounds - done))
 
 
-def describe_returns(record: RoundRecord) -> str:
-    """Mean return and worst client."""
+def describe_returns(record: RoundRecord, sampled_from: int | None = None) -> str:
+    """Mean return and worst client, and the number of clients where they are a sample of so many."""
     returns = record.evaluation.mean_return
     if not len(returns):
         return "not evaluated"
+    of = f" of {len(returns)} sampled clients" if sampled_from is not None and len(returns) < sampled_from else ""
     worst = int(np.argmin(returns))
     client = int(record.evaluation.client[worst])
-    return f"mean return {np.mean(returns):.1f}  worst {returns[worst]:.1f} (client {client})"
+    return f"mean return {np.mean(returns):.1f}{of}  worst {returns[worst]:.1f} (client {client})"
 
 
 def describe_seconds(record: RoundRecord) -> str:
