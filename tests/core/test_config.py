@@ -88,7 +88,9 @@ def test_every_preset_makes_a_config_for_every_level_and_selector(name: str) -> 
             assert (config.level, config.selector) == (level, selector)
 
 
-@pytest.mark.parametrize(("level", "rounds"), [("low", 10), ("medium", 20), ("high", 50), ("high-authors", 50)])
+@pytest.mark.parametrize(
+    ("level", "rounds"), [("low", 10), ("medium", 20), ("high", 50), ("high-authors", 50), ("fedkl", 20)]
+)
 def test_entropy_of_mountain_cars_decays_slower_at_higher_levels(level: str, rounds: int) -> None:
     assert preset("mountain-cars", level).learner.entropy_decay_rounds == rounds
 

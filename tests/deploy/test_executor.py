@@ -321,7 +321,7 @@ def test_a_client_id_beyond_the_population_is_refused(config: ExperimentConfig, 
 
 def test_a_client_with_another_config_is_refused_and_both_are_named(config: ExperimentConfig, states: Path) -> None:
     grid = LoopGrid(replace(config, seed=1), states)
-    with pytest.raises(UserError, match=r"protocol 4, config [0-9a-f]{16}.* there; protocol 4, config [0-9a-f]{16}"):
+    with pytest.raises(UserError, match=r"protocol 5, config [0-9a-f]{16}.* there; protocol 5, config [0-9a-f]{16}"):
         training_on(grid, config)
 
 
@@ -333,7 +333,7 @@ def test_a_client_of_an_older_protocol_is_refused_and_both_are_named(config: Exp
         return Message(RecordDict({"answer": stamp}), reply_to=question)
 
     grid.fault = older
-    with pytest.raises(UserError, match=r"protocol 2, config [0-9a-f]{16}, fedpohcs .* there; protocol 4"):
+    with pytest.raises(UserError, match=r"protocol 2, config [0-9a-f]{16}, fedpohcs .* there; protocol 5"):
         training_on(grid, config)
 
 

@@ -271,12 +271,16 @@ def test_learners_that_read_the_last_change_need_its_server(name: str) -> None:
         check_names(replace(config, federation=replace(config.federation, server_optimiser="adam")))
 
 
-def test_a_server_that_simulates_is_refused_on_flower() -> None:
-    from fedpohcs.deploy import require_shared
+def test_on_flower_fedpg_br_needs_a_client_that_plays_for_the_server() -> None:
+    from fedpohcs.deploy import require_trusted
 
-    with pytest.raises(UserError, match=r"federation.server_optimiser .='svrpg'. lets the server play"):
-        require_shared(small("svrpg"))
-    require_shared(small("gpomdp"))
+    config = small("fedpg-br", batch_episodes=(2, 4))
+    with pytest.raises(UserError, match=r"simulated_client .='mixture'. must be the id of a client that you trust"):
+        require_trusted(config)
+    require_trusted(small("fedpg-br", batch_episodes=(2, 4), simulated_client=0))
+    require_trusted(replace(config, federation=replace(config.federation, tolerated_liars=0)))
+    require_trusted(small("svrpg"))
+    require_trusted(small("fedpg-br", inner_steps=1))
 
 
 def test_bad_numbers_are_refused() -> None:

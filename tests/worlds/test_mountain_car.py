@@ -53,6 +53,15 @@ def test_levels_span_their_interval(level: str, low: float, high: float) -> None
     assert len(np.unique(shifts)) == 60
 
 
+def test_fedkl_shifts_are_normal_with_deviation_0_8_and_clipped_at_1() -> None:
+    shifts = action_shifts("fedkl", 1000)
+    assert (np.diff(shifts) >= 0).all()
+    np.testing.assert_allclose(shifts, -shifts[::-1], atol=1e-12)
+    assert np.abs(shifts).max() == 1
+    np.testing.assert_allclose((np.abs(shifts) == 1).mean(), 0.2113, atol=0.002)  # 2 Phi(-1 / 0.8)
+    np.testing.assert_allclose((np.abs(shifts) < 0.8).mean(), 0.6827, atol=0.002)
+
+
 def test_start_states_fill_the_valley() -> None:
     states = [WORLD.reset(jnp.array([u]), None)[1] for u in (0.0, 0.5, 1.0)]
     np.testing.assert_allclose(states, [[-0.6, 0], [-0.5, 0], [-0.4, 0]], atol=1e-6)

@@ -167,6 +167,7 @@ PARAMETERS = {
         (Hoppers, "low", 0.01, 0.07),  # Paper: Sec. 5.1
         (Hoppers, "medium", 0.01, 0.10),
         (Hoppers, "high", 0.01, 0.15),
+        (Hoppers, "qavg", 0.03, 0.05),
         (Walkers, "low", 0.03, 0.05),
         (Walkers, "medium", 0.02, 0.07),
         (Walkers, "high", 0.01, 0.10),
@@ -182,6 +183,30 @@ def test_the_compiled_models_of_sixty_clients_span_the_range_of_the_level_evenly
     for client, expected in ((0, low), (29, low + (high - low) * 29 / 59), (59, high)):
         model = world.make_model(world.values[client])
         assert PARAMETERS[family](model) == pytest.approx(expected, rel=1e-12)
+
+
+def test_gravity_of_fedkl_is_a_multiple_of_twenty_by_n_and_never_zero() -> None:
+    """-20 (i + 1) / N for i from 0, in ascending order."""
+    world = HalfCheetahs("fedkl", 60)
+    np.testing.assert_allclose(world.values, sorted(-20 * (i + 1) / 60 for i in range(60)))
+    assert PARAMETERS[HalfCheetahs](world.make_model(world.values[-1])) == pytest.approx(-1 / 3)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_thighs_of_qavg_are_those_of_the_publication_and_gravity_is_the_usual(p: float) -> None:
+    model = HalfCheetahs("qavg", 5).make_model(p)
+    assert model.geom("bthigh").size[1] == pytest.approx(0.143 + 0.085 * (p - 0.5))
+    assert model.geom("fthigh").size[1] == pytest.approx(0.133 + 0.065 * (p - 0.5))
+    assert model.geom("bthigh").size[0] == model.geom("fthigh").size[0] == pytest.approx(0.046)
+    assert model.opt.gravity[2] == -9.81
+
+
+def test_nine_clients_of_qavg_span_the_range_evenly_with_held_out_ones_between() -> None:
+    np.testing.assert_allclose(HalfCheetahs("qavg", 3, 2).values, [0, 0.5, 1, 0.25, 0.75])
+    np.testing.assert_allclose(Hoppers("qavg", 3, 2).values, [0.03, 0.04, 0.05, 0.035, 0.045])
+    np.testing.assert_allclose(HalfCheetahs("fedkl", 4, 3).values, [-20, -15, -10, -5, -17.5, -12.5, -7.5])
+    beyond = HalfCheetahs("fedkl", 4, 2, placement="beyond").values[4:]
+    assert (beyond < 0).all() and beyond.min() < -20 and beyond.max() > -5
 
 
 @pytest.mark.parametrize("family", [Hoppers, Walkers, HalfCheetahs])

@@ -14,7 +14,7 @@ from fedpohcs.cli.parsing import parse, run_subcommand
 from fedpohcs.cli.settings import parse_experiment
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
-from fedpohcs.deploy import require_flower, require_masked, require_no_held_out, require_shared
+from fedpohcs.deploy import require_flower, require_masked, require_no_held_out, require_shared, require_trusted
 
 SECONDS_PER_POLL = 0.5
 
@@ -247,6 +247,7 @@ def _check_config(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     check_names(config, elsewhere=elsewhere)
     require_no_held_out(config)
     require_shared(config)
+    require_trusted(config)
     require_masked(config)
 
 

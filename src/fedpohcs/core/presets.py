@@ -9,7 +9,7 @@ from fedpohcs.core.learning import LearningConfig, PPOConfig, QAvgConfig, SarsaC
 from fedpohcs.core.registries import PRESETS, SELECTORS, WORLDS, register_plugins
 from fedpohcs.core.scenario import WorldConfig
 
-ENTROPY_DECAY_ROUNDS = {"low": 10, "medium": 20, "high": 50, "high-authors": 50}
+ENTROPY_DECAY_ROUNDS = {"low": 10, "medium": 20, "high": 50, "high-authors": 50, "fedkl": 20}
 """Rounds after which the entropy bonus is a tenth, by level. The more heterogeneity, the longer clients explore."""
 
 PAPER_LEARNING_RATES = {"fedavg": 0.005}

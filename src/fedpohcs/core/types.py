@@ -47,7 +47,7 @@ class BadReply(NamedTuple):
     """A reply that was left out because it broke a rule of `core.array_rules` or `server.replies`."""
 
     client: int
-    phase: str  # measure, train or evaluate
+    phase: str  # measure, train, simulate or evaluate
     rule: str  # its name: finite, shape, stamp, ...
     array: str = ""  # the array that breaks the rule; empty: the whole reply
     text: str = ""  # what is wrong with it

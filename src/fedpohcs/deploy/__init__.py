@@ -39,10 +39,7 @@ def require_masked(config: ExperimentConfig) -> None:
 
 
 def require_shared(config: ExperimentConfig) -> None:
-    """Refuse what only clients in one process can do.
-
-    These are personal weights, shared filters, simulated time, fine-tuning, and server steps in simulated worlds.
-    """
+    """Refuse what only clients in one process can do: personal weights, shared filters, simulated time, fine-tuning."""
     kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
     require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")
     filters, rule = config.federation.filters, "must be own on Flower: nodes send no statistics of what they see"
@@ -51,9 +48,20 @@ def require_shared(config: ExperimentConfig) -> None:
     require(model == "none", "time.model", model, rule, "Use fedpohcs train.")
     iterations, rule = config.federation.finetune_iterations, "must be 0 on Flower: nodes do not train on alone"
     require(iterations == 0, "federation.finetune_iterations", iterations, rule, "Use fedpohcs train.")
+
+
+def require_trusted(config: ExperimentConfig) -> None:
+    """Refuse a robust aggregator whose server optimiser lets any node play the server's episodes.
+
+    On Flower the server has no worlds, so a node plays for it, and no aggregator checks the reply of that node.
+    """
+    from fedpohcs.core.registries import AGGREGATORS
     from fedpohcs.server.optimisers import OPTIMISERS, make_optimiser
 
-    name = config.federation.server_optimiser
+    federation, where = config.federation, config.server_optimiser.simulated_client
+    name = federation.server_optimiser
     simulates = name in OPTIMISERS and make_optimiser(str(name), config.server_optimiser).simulates
-    rule = "lets the server play episodes in the worlds of clients, which on Flower it does not have"
-    require(not simulates, "federation.server_optimiser", name, rule, "Use fedpohcs train, or one inner step.")
+    robust = AGGREGATORS[federation.aggregator].least(federation.tolerated_liars) > 1
+    rule = "must be the id of a client that you trust: its node plays for the server, and no aggregator checks it"
+    remedy = "Name one, or set federation.tolerated_liars 0."
+    require(not (simulates and robust and where == "mixture"), "server_optimiser.simulated_client", where, rule, remedy)

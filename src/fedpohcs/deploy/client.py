@@ -18,26 +18,30 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import require
 from fedpohcs.core.files import make_private_folder, replace_file
 from fedpohcs.core.trees import named_arrays, take_clients
-from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, Extra, Params, WeightedAdvantage
+from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, ClientUpdates, Extra, Params, WeightedAdvantage
 from fedpohcs.deploy.codec import measured_name
 from fedpohcs.deploy.device import keep_policy, own_statistics, run_folder
 from fedpohcs.deploy.member import Member
-from fedpohcs.deploy.protocol import EVALUATE, MEASURE, TRAIN, Request
+from fedpohcs.deploy.protocol import EVALUATE, MEASURE, SIMULATE, TRAIN, Request
 from fedpohcs.execution import make_executor
 from fedpohcs.execution.clients import LocalExecutor, Snapshot, plays_in_use
 from fedpohcs.execution.private import policy_digest, sealed_metric
 from fedpohcs.metrics.packing import pack
 from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, from_bytes, to_bytes
 
-ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2}
-"""Order of the tasks of a client within a round: the policy is evaluated, measured, and trained."""
+MOMENTS_PER_ROUND = 3
+ORDER = {EVALUATE: 0, MEASURE: 1, TRAIN: 2, SIMULATE: MOMENTS_PER_ROUND}
+"""Order of the tasks of a client within a round: the policy is evaluated, measured, and trained.
+
+Simulations come after that. They store nothing, so they need no moment of their own before the next evaluation.
+"""
 
 log = logging.getLogger("fedpohcs")
 
 
 def moment(phase: str, round_number: int) -> int:
     """Logical time of a task, the same on every client and on the server."""
-    return len(ORDER) * round_number + ORDER[phase]
+    return MOMENTS_PER_ROUND * round_number + ORDER[phase]
 
 
 class Memory:
@@ -82,7 +86,7 @@ class RemoteClient:
     def answer(
         self, request: Request, read: Callable[[Params], Params], extra: Extra = NO_EXTRA
     ) -> dict[str, np.ndarray]:
-        """Do the requested task and store the new state.
+        """Do the requested task and store the new state; a simulation changes none.
 
         Args:
             request: the task.
@@ -103,6 +107,8 @@ class RemoteClient:
             if request.phase == MEASURE and self._missed_evaluation(request, found):
                 executor.evaluate(params, request.round, self._me)
             arrays = self._do(executor, request, params, extra)
+            if request.phase == SIMULATE:
+                return arrays
             state = executor.snapshot()
             if request.phase == EVALUATE:
                 arrays |= self._keep(folder, executor, request, params)
@@ -129,12 +135,9 @@ class RemoteClient:
     def _do(self, executor: LocalExecutor, request: Request, params: Params, extra: Extra) -> dict[str, np.ndarray]:
         number, me = request.round, self._me
         if request.phase == TRAIN:
-            updates = executor.train(params, number, me, extra)
-            return {
-                **{f"params/{name}": array for name, array in named_arrays(take_clients(updates.params, 0)).items()},
-                "steps": updates.steps[0],
-                **_info(updates.info),
-            }
+            return _update(executor.train(params, number, me, extra))
+        if request.phase == SIMULATE:
+            return _update(executor.simulate(params, number, me, extra, request.draw))
         arrays: dict[str, Any] = {}
         if request.phase == EVALUATE:
             result = executor.evaluate(params, number, me)
@@ -173,6 +176,13 @@ def _hidden(metrics: CandidateMetrics, member: Member, policy: bytes, request: R
     for name in sorted(values.keys() - sent.keys()):
         sent[name] = member.number(request.round, policy, name, float(values[name]))
     return {name: np.frombuffer(data, np.uint8) for name, data in sent.items()}
+
+
+def _update(updates: ClientUpdates) -> dict[str, Any]:
+    """The arrays of the only update."""
+    params = named_arrays(take_clients(updates.params, 0))
+    named = {f"params/{name}": array for name, array in params.items()}
+    return {**named, "steps": updates.steps[0], **_info(updates.info)}
 
 
 def _info(info: Mapping[str, Any]) -> dict[str, Any]:

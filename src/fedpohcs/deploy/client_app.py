@@ -33,6 +33,7 @@ app = ClientApp()
 
 @app.query("hello")
 @app.query("measure")
+@app.query("simulate")
 @app.query("private")
 @app.query("pool")
 @app.train()

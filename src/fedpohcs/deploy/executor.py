@@ -29,12 +29,12 @@ from fedpohcs.core.types import (
     Extra,
     Params,
 )
-from fedpohcs.deploy import protocol, require_no_held_out, require_shared
+from fedpohcs.deploy import protocol, require_no_held_out, require_shared, require_trusted
 from fedpohcs.deploy.codec import MEASURED, from_record, measured_arrays, measured_name, to_record
 from fedpohcs.deploy.device import STATISTICS, own_statistics
 from fedpohcs.deploy.eager import EagerGrid
 from fedpohcs.deploy.pooling import pool_secretly, pooled
-from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, POOL, PRIVATE, SPACES, TRAIN, Request
+from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, POOL, PRIVATE, SIMULATE, SPACES, TRAIN, Request
 from fedpohcs.execution.clients import initial_params, most_steps
 from fedpohcs.learners.base import make_learner
 from fedpohcs.metrics.packing import check_arrays, expected_arrays, unpack_columns
@@ -101,6 +101,7 @@ class FlowerExecutor:
             raise UserError("the clients of this run lived in one process. Go on with: fedpohcs resume RUN")
         require_no_held_out(config)
         require_shared(config)
+        require_trusted(config)
         self.config = config
         self.num_clients = config.federation.num_clients
         self.grid = grid
@@ -202,17 +203,26 @@ class FlowerExecutor:
     def simulate(
         self, params: Params, round_number: int, clients: ClientIds, extra: Extra, attempt: int
     ) -> ClientUpdates:
-        """Refused: the worlds of the clients are elsewhere."""
-        raise UserError("federation.server_optimiser simulates clients, whose worlds are elsewhere on Flower.")
+        """Training that clients do for the server and do not remember. One without a valid reply has made no steps."""
+        request = self._request(SIMULATE, round_number)._replace(draw=attempt)
+        answers = self._ask_to_learn(params, request, clients, extra)
+        return self._updates(params, clients, answers)  # the next evaluation reports invalid replies
 
     def train(self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA) -> ClientUpdates:
         """Phase two. A client without a valid reply gets a row with 0 steps, so that its weight is 0."""
+        answers = self._ask_to_learn(params, self._request(TRAIN, round_number), clients, extra)
+        self._count_empty(answers, round_number)
+        return self._updates(params, clients, answers)._replace(bad=self.reported())
+
+    def _ask_to_learn(self, params: Params, request: Request, clients: ClientIds, extra: Extra) -> dict[int, Arrays]:
+        """The valid updates, by client."""
         expected = {f"params/{name}": rule for name, rule in expected_like(self.template).items()}
         expected |= {"steps": ArrayRule(COUNT, low=1, high=self.most_steps.train)}
         expected |= self._expected_info(self.learner.info)
-        request = self._request(TRAIN, round_number)
-        answers = self._ask(params, dict.fromkeys(clients.tolist(), request), expected, extra=extra)
-        self._count_empty(answers, round_number)
+        return self._ask(params, dict.fromkeys(clients.tolist(), request), expected, extra=extra)
+
+    def _updates(self, params: Params, clients: ClientIds, answers: Mapping[int, Arrays]) -> ClientUpdates:
+        """One row per client. The row of a client without an answer is the policy that was sent, after 0 steps."""
         unchanged = {f"params/{name}": array for name, array in named_arrays(params).items()} | {"steps": np.array(0)}
         rows = [answers.get(client, unchanged) for client in clients.tolist()]
         leaves = [
@@ -221,7 +231,8 @@ class FlowerExecutor:
         ]
         stacked = jax.tree.unflatten(jax.tree.structure(params), leaves)
         steps = np.array([row["steps"] for row in rows], np.int64)
-        return ClientUpdates(clients, stacked, steps, _stacked_info(rows, expected), self.reported())
+        info = _stacked_info(rows, self._expected_info(self.learner.info))
+        return ClientUpdates(clients, stacked, steps, info)
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Evaluate; the candidates of the next round also measure."""

@@ -12,12 +12,13 @@ from fedpohcs.core.version import __version__
 from fedpohcs.runs.checkpoints import FREE_KEYS
 from fedpohcs.server.replies import Stamp
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the protocol. Increase it when older clients and newer servers would misunderstand each other."""
 
 HELLO, MEASURE, PRIVATE, TRAIN, EVALUATE, POOL = "hello", "measure", "private", "train", "evaluate", "pool"
+SIMULATE = "simulate"  # training for the server, of which the client keeps nothing
 MESSAGE_TYPES = {HELLO: "query.hello", MEASURE: "query.measure", PRIVATE: "query.private", POOL: "query.pool"}
-MESSAGE_TYPES |= {TRAIN: "train", EVALUATE: "evaluate"}
+MESSAGE_TYPES |= {TRAIN: "train", EVALUATE: "evaluate", SIMULATE: "query.simulate"}
 SPACES = "spaces"  # key of a reply to HELLO: sizes of the environment, where the server cannot know them
 
 
@@ -38,6 +39,7 @@ class Request(NamedTuple):
     run: str = ""  # name of the client's stored state; a resumed run keeps its name
     measures: frozenset[str] = frozenset()  # metrics to measure; in `evaluate` after playing
     oldest_round: int = 0  # oldest round to which the server may return
+    draw: int = 0  # number of a simulation within its round; each has random draws of its own
     message: bytes = b""  # of private selection; its reply is a message as well
 
     def stamp(self, client: int) -> Stamp:

@@ -53,7 +53,7 @@ class Executor(Protocol):
     ) -> ClientUpdates:
         """Training that the server does itself, by simulation of the clients' worlds; it changes no client.
 
-        An attempt, counted from 1, has draws of its own. Executors of real clients refuse it.
+        An attempt, counted from 1, has draws of its own. Real clients are asked to train for the server.
         """
         ...
 

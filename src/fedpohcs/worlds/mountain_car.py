@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ MAX_SPEED = 0.07
 MIN_POSITION, MAX_POSITION, GOAL_POSITION = -1.2, 0.6, 0.45
 POWER, GRAVITY = 0.0015, 0.0025
 GOAL_REWARD, ACTION_COST = 100.0, 0.1
+FEDKL_DEVIATION, FEDKL_LIMIT = 0.8, 1.0
 
 
 class CarParams(NamedTuple):
@@ -33,10 +35,11 @@ class MountainCars(TracedWorld):
 
     The paper counts n = 1..N and states theta_n = -1.5 + n / 20 for `medium` and N = 60: the interval is open below and
     closed above. `low` and `high` follow the same rule. The authors' code has [-2, 3) at the high level, closed below:
-    `high-authors`.
+    `high-authors`. At the level `fedkl` shifts are normal with standard deviation 0.8, clipped to [-1, 1], as Xie and
+    Song (2023) draw them: here they are the N quantiles (n - 1/2) / N of that distribution, so none are drawn.
     """
 
-    levels: ClassVar[tuple[str, ...]] = ("low", "medium", "high", "high-authors")
+    levels: ClassVar[tuple[str, ...]] = ("low", "medium", "high", "high-authors", "fedkl")
     thresholds = (0, 25, 50, 60)
     held_out = extrapolates = True
     painter = "fedpohcs.worlds.pictures:MOUNTAIN_CAR"
@@ -77,5 +80,8 @@ def action_shifts(level: str, num_clients: int) -> np.ndarray:
     """theta_n of every client at a level of heterogeneity. Paper: Sec. 5.1."""
     if level == "high-authors":
         return -2.0 + 5.0 * np.arange(num_clients) / num_clients
+    if level == "fedkl":
+        quantiles = [FEDKL_DEVIATION * NormalDist().inv_cdf((n + 0.5) / num_clients) for n in range(num_clients)]
+        return np.clip(quantiles, -FEDKL_LIMIT, FEDKL_LIMIT)
     reach = {"low": 1.0, "medium": 1.5, "high": 2.0}[level]
     return -reach + 2 * reach * np.arange(1, num_clients + 1) / num_clients

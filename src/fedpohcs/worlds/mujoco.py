@@ -34,18 +34,24 @@ def log_warnings() -> None:
 
 
 class Parameter(NamedTuple):
-    """A number in a MuJoCo model: `Parameter("geom", "leg_geom", "size", 0)` is the radius of a capsule."""
+    """A number in a MuJoCo model: `Parameter("geom", "leg_geom", "size", 0)` is the radius of a capsule.
+
+    A client's value is that number itself; or a share, from 0 to 1, of the way from `low` to `high`.
+    """
 
     kind: str  # of the element: geom, body, joint, actuator, option, ...
     name: str  # of the element; empty for `option`
     field: str
     position: int | None = None  # within the field; None where that is a single number
+    low: float = 0.0
+    high: float = 1.0
 
     def write(self, spec: Any, value: float) -> None:
         """Set the number in a model that is not compiled yet."""
         element = spec.option if self.kind == "option" else getattr(spec, self.kind)(self.name)
         if element is None:
             raise UserError(f"the model has no {self.kind} {self.name!r}.")
+        value = self.low + (self.high - self.low) * value
         if self.position is None:
             setattr(element, self.field, value)
         else:
@@ -63,6 +69,7 @@ class MujocoWorld(LockstepWorld):
     painter = "fedpohcs.worlds.pictures:MUJOCO_BODY"
     ranges: ClassVar[dict[str, tuple[float, float]]]
     parameters: ClassVar[tuple[Parameter, ...]]
+    other_parameters: ClassVar[dict[str, tuple[Parameter, ...]]] = {}  # of levels at which something else differs
     model_file: ClassVar[str]  # among the models that Gymnasium ships
     horizon = 1000
     frame_skip: ClassVar[int]
@@ -84,7 +91,13 @@ class MujocoWorld(LockstepWorld):
         self, level: str, num_clients: int, num_held_out: int = 0, *, placement: Placement = "between"
     ) -> None:
         require_mujoco()
-        self.values = with_held_out(np.linspace(*self.ranges[level], num_clients), num_held_out, placement)
+        self.level = level
+        self.values = with_held_out(self.spread(level, num_clients), num_held_out, placement)
+
+    @classmethod
+    def spread(cls, level: str, num_clients: int) -> np.ndarray:
+        """The values of the clients that train, ascending."""
+        return np.linspace(*cls.ranges[level], num_clients)
 
     def make_model(self, value: float) -> Any:
         """The compiled model of a client whose parameter has this value."""
@@ -92,14 +105,15 @@ class MujocoWorld(LockstepWorld):
 
         api: Any = mujoco  # made in C++, where no type checker finds its names
         spec = api.MjSpec.from_file(str(gymnasium_models() / self.model_file))
-        for parameter in self.parameters:
+        parameters = self.other_parameters.get(self.level, self.parameters)
+        for parameter in parameters:
             parameter.write(spec, value)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about the contents of Gymnasium's files, which users cannot change
                 return spec.compile()
         except ValueError as error:
-            names = ", ".join(f"{p.name or p.kind}.{p.field}" for p in self.parameters)
+            names = ", ".join(f"{p.name or p.kind}.{p.field}" for p in parameters)
             raise UserError(f"{names} (={value:g}) makes no valid model: {' '.join(str(error).split())}") from error
 
     def make_simulator(self) -> "MujocoSimulator":
@@ -116,12 +130,16 @@ class MujocoWorld(LockstepWorld):
 
 
 class Hoppers(MujocoWorld):
-    """Hopper with a leg of different size, the radius of its capsule. Paper: Sec. 5.1."""
+    """Hopper with a leg of different size, the radius of its capsule. Paper: Sec. 5.1.
+
+    The range of `qavg` is that of Jin et al. (2022).
+    """
 
     ranges: ClassVar[dict[str, tuple[float, float]]] = {
         "low": (0.01, 0.07),
         "medium": (0.01, 0.10),
         "high": (0.01, 0.15),
+        "qavg": (0.03, 0.05),
     }
     thresholds = (500, 1000, 1450)
     parameters = (Parameter("geom", "leg_geom", "size", 0),)
@@ -160,14 +178,26 @@ class Walkers(MujocoWorld):
 
 
 class HalfCheetahs(MujocoWorld):
-    """HalfCheetah under different gravity, in metres per second squared."""
+    """HalfCheetah under different gravity, in metres per second squared.
+
+    At the level `fedkl` it is -20 n / N (Xie and Song, 2023), so none has no gravity. At the level `qavg` the half
+    lengths of both thighs differ, back and front together (Jin et al., 2022).
+    """
 
     ranges: ClassVar[dict[str, tuple[float, float]]] = {
         "low": (-11.0, -8.6),
         "medium": (-13.0, -6.6),
         "high": (-16.0, -3.6),
+        "fedkl": (-20.0, 0.0),  # the upper end excluded
+        "qavg": (0.0, 1.0),
     }
     parameters = (Parameter("option", "", "gravity", 2),)
+    other_parameters: ClassVar[dict[str, tuple[Parameter, ...]]] = {
+        "qavg": (
+            Parameter("geom", "bthigh", "size", 1, low=0.1005, high=0.1855),
+            Parameter("geom", "fthigh", "size", 1, low=0.1005, high=0.1655),
+        )
+    }
     model_file = "half_cheetah.xml"
     observation_size = 17
     actions = ContinuousActions(size=6, low=-1.0, high=1.0)
@@ -175,6 +205,11 @@ class HalfCheetahs(MujocoWorld):
     control_cost = 0.1
     start_noise = 0.1
     start_velocity = "normal"
+
+    @classmethod
+    def spread(cls, level: str, num_clients: int) -> np.ndarray:
+        """Evenly over the range; at the level `fedkl` without its upper end, which is no gravity."""
+        return np.linspace(*cls.ranges[level], num_clients, endpoint=level != "fedkl")
 
 
 def require_mujoco() -> None:

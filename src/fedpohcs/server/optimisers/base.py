@@ -41,7 +41,7 @@ class ServerOptimiser(NamedTuple):
     sends: Callable[[Any], Mapping[str, Any]] = lambda state: {}  # arrays that clients get along with the policy
     controls: bool = False  # clients keep a control variate; see `core.steering`
     draws: Callable[[np.random.Generator], Mapping[str, Any]] = lambda generator: {}  # sent too, drawn in every round
-    simulates: bool = False  # `apply` calls `Proposal.simulate`, which real clients cannot serve
+    simulates: bool = False  # `apply` calls `Proposal.simulate`, which costs real clients a message each
     name: str = ""  # under which it is registered; `make_optimiser` fills it in
 
 
