@@ -118,3 +118,28 @@ def test_a_script_without_a_main_guard_ends_in_one_line_that_says_so(tmp_path: P
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("fedpohcs: worker processes could not start.")
     assert 'if __name__ == "__main__":' in done.stderr
+
+
+WHILE_IMPORTING = """
+import signal, sys
+from fedpohcs.runs.experiment import configure_jax
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jaxlib":
+            signal.raise_signal(signal.SIGINT)
+
+assert "jax" not in sys.modules
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    configure_jax(2)
+except KeyboardInterrupt:
+    print(hasattr(sys.modules.get("jax"), "jit"))
+"""
+
+
+def test_an_interrupt_waits_until_jax_is_imported() -> None:
+    """In the compiled code that JAX imports, the exception would abort the process with C++'s own words."""
+    done = subprocess.run([sys.executable, "-c", WHILE_IMPORTING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -58,14 +58,14 @@ def interrupts_blocked() -> Iterator[None]:
     resource_tracker.ensure_running()  # it is started with the first process, and then lets signals in
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
-        with _deferred():  # the system gives a signal that this thread blocks to another one
+        with interrupts_deferred():  # the system gives a signal that this thread blocks to another one
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
-def _deferred() -> Iterator[None]:
+def interrupts_deferred() -> Iterator[None]:
     """Handle signals that stop a program after the block."""
     if threading.current_thread() is not threading.main_thread():  # no other handles signals
         yield

@@ -15,7 +15,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
 from fedpohcs.core.learning import PolicyGradientConfig
-from fedpohcs.core.processes import refuse_while_importing
+from fedpohcs.core.processes import interrupts_deferred, refuse_while_importing
 from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
@@ -310,8 +310,12 @@ def optimiser_name(config: ExperimentConfig, selector: Selector) -> str:
 
 
 def configure_jax(groups: int) -> None:
-    """Set JAX up before it is first used. Imported here, because JAX itself takes a while."""
-    from fedpohcs.execution import devices
+    """Set JAX up before it is first used. Imported here, because JAX itself takes a while.
+
+    An exception of a signal handler that is raised in compiled code which JAX imports would abort the process.
+    """
+    with interrupts_deferred():
+        from fedpohcs.execution import devices
 
     devices.configure_jax(groups)
 
