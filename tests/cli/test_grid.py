@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import PATIENCE, started, wait_for
 from fedpohcs.cli import main
 from fedpohcs.cli.compare import run_all
 from fedpohcs.cli.grid import local_launcher, read_progress, run_grid
@@ -69,19 +70,16 @@ def test_progress_of_a_folder_without_rounds_is_none(tmp_path: Path) -> None:
 
 def test_a_comparison_that_was_stopped_says_how_to_go_on_and_leaves_no_process(tmp_path: Path) -> None:
     arguments = ["compare", "tabular", "--selectors", "fedavg,full", "--seeds", "0", "--rounds", "100000", "--out", "c"]
-    process = subprocess.Popen([sys.executable, "-m", "fedpohcs", *arguments], cwd=tmp_path, stderr=-1, text=True)
     folders = [tmp_path / "c" / "medium" / name / "seed-0" for name in ("fedavg", "full")]
-    deadline = time.monotonic() + 120
-    while any(read_progress(folder).round < 2 for folder in folders):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, message = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert "to go on: fedpohcs compare tabular --selectors fedavg,full" in message
-    before = [read_progress(folder).round for folder in folders]
-    time.sleep(1)
-    assert [read_progress(folder).round for folder in folders] == before
+    with started(tmp_path, arguments) as process:
+        wait_for(lambda: all(read_progress(folder).round >= 2 for folder in folders))
+        process.send_signal(signal.SIGTERM)
+        _, message = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 143
+        assert "to go on: fedpohcs compare tabular --selectors fedavg,full" in message
+        before = [read_progress(folder).round for folder in folders]
+        time.sleep(1)
+        assert [read_progress(folder).round for folder in folders] == before
 
 
 def test_runs_that_are_there_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

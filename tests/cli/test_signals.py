@@ -5,46 +5,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from commands import PATIENCE, started, wait_for
 from fedpohcs.cli.grid import read_progress
 
-PATIENCE = 300.0
 LONG = ["--rounds", "100000"]
 TRAIN = ["train", "tabular", *LONG, "--out", "run"]
 COMPARE = ["compare", "tabular", "--selectors", "fedavg,full", "--seeds", "0", "--jobs", "2", *LONG, "--out", "all"]
 GYM = ["train", "gym", "--env", "CartPole-v1", "--clients", "3", *LONG, "--out", "run"]
-
-AS_IN_A_TERMINAL = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs the tests in the background ignores it
-os.execv(sys.executable, [sys.executable, "-m", "fedpohcs", *sys.argv[1:]])
-"""
 FLOWER = ["flower", "run", "tabular", "--clients", "3", *LONG, "--out", "run"]
-
-
-@contextmanager
-def started(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process group of its own, as a terminal starts it."""
-    program = [sys.executable, "-c", AS_IN_A_TERMINAL, *arguments]
-    process = subprocess.Popen(program, cwd=folder, stdout=-1, stderr=-1, text=True, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # whatever is left of it holds the pipes open
-        process.communicate()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def ended(process: subprocess.Popen[str], code: int, hint: str) -> None:
