@@ -123,6 +123,7 @@ def test_a_shorter_horizon_cuts_episodes_and_shares_no_programs_with_the_usual_o
     short = Pendulums("low", 2, settings=ControlConfig(horizon=30))
     assert (Pendulums("low", 2).horizon, short.horizon) == (200, 30)
     assert len({Pendulums("low", 2), Pendulums("high", 3), short, CartPoles("low", 2)}) == 3
+    assert Pendulums("low", 2) == Pendulums("high", 3) != short
     config = preset("pendulums", selector="full")
     few = replace(config.federation, num_clients=2, num_candidates=2, num_selected=2, evaluation_episodes=3)
     learner = replace(config.learner, local_iterations=1, steps_per_iteration=10, filter_warmup_steps=0)
