@@ -1,4 +1,6 @@
-"""What learners with a replay buffer reach with their defaults on presets of Gymnasium. For docs/results.md.
+"""What learners with a replay buffer reach on presets of Gymnasium, with their defaults but for the scale of rewards.
+
+For docs/results.md.
 
     python benchmarks/off_policy.py --folder FOLDER --seeds 0,1,2
 
@@ -57,6 +59,7 @@ def main() -> None:
 
 def train(case: Case, seed: int, folder: Path) -> None:
     chosen = ["--learner.kind", case.learner, "--selector", case.selector, "--seed", str(seed)]
+    chosen += ["--learner.reward-statistic", "reward"]
     command = [sys.executable, "-m", "fedpohcs", "train", case.preset, *chosen, "--checkpoint-every", "0"]
     subprocess.run([*command, "--overwrite", "--out", str(folder)], check=True)
 

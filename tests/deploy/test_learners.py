@@ -18,6 +18,7 @@ from .loop import LoopGrid
 from .test_executor import assert_same, in_process, training_on
 
 pytestmark = pytest.mark.usefixtures("no_sleep")
+KINDS = ["dqn", "dcpi", "ddpg", "td3", "sac"]
 TINY: dict[str, Any] = {
     **{"hidden_sizes": (8,), "local_iterations": 2, "steps_per_iteration": 20, "updates_per_iteration": 4},
     **{"batch_size": 8, "replay_size": 300, "filter_warmup_steps": 0},
@@ -32,7 +33,7 @@ def tiny(kind: str) -> ExperimentConfig:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dqn", "dcpi", "ddpg", "td3", "sac"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_run_over_messages_equals_one_in_process(kind: str, states: Path) -> None:
     """In the second round clients learn from the buffer that they kept."""
     config = tiny(kind)

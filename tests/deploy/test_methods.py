@@ -1,4 +1,4 @@
-"""Policy-gradient federations and temporal-difference learners on Flower: equal to the executor `one-by-one`."""
+"""Learners and policy-gradient federations on Flower: equal to the executor `one-by-one`."""
 
 import os
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from fedpohcs.core.presets import preset
 from fedpohcs.deploy.local import LocalFleet
 from fedpohcs.deploy.protocol import SIMULATE
 
+from . import test_learners
 from .loop import LoopGrid
 from .test_executor import MISTAKES, assert_same, in_process, training_on
 from .test_processes import PATIENCE, assert_equal_tables, run_in_process, settings_for
@@ -47,6 +48,11 @@ def tiny(method: str) -> ExperimentConfig:
     server = replace(config.server_optimiser, **SERVER.get(method, {}))
     federation = replace(config.federation, **few)
     return replace(config, rounds=2, federation=federation, learner=learner, server_optimiser=server)
+
+
+def three(config: ExperimentConfig) -> ExperimentConfig:
+    """With as many clients as the fleet has nodes."""
+    return replace(config, federation=replace(config.federation, num_clients=3, num_candidates=3, num_selected=3))
 
 
 @over_messages
@@ -115,8 +121,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *test_learners.KINDS])
 def test_a_run_over_processes_equals_one_in_process(method: str, fleet: LocalFleet, tmp_path: Path) -> None:
-    config, out = tiny(method), tmp_path / "run"
+    config, out = tiny(method) if method in METHODS else three(test_learners.tiny(method)), tmp_path / "run"
     assert fleet.submit(settings_for(config, out)).wait(PATIENCE) == 0
     assert_equal_tables(out, run_in_process(config, tmp_path / "in-process"), range(3))

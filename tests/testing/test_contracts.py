@@ -27,6 +27,7 @@ NEEDS = {
     "walkers": "mujoco",
     "hongkong": "libsumo",
     "gym": "gymnasium",
+    "gymnax": "gymnax",
 }
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW = {"num_clients": 3, "num_candidates": 2, "num_selected": 1}

@@ -119,6 +119,26 @@ def test_one_quantity_differs_and_held_out_clients_are_placed_by_it() -> None:
     assert (beyond > 0).all()
 
 
+def test_a_shorter_horizon_cuts_episodes_and_shares_no_programs_with_the_usual_one() -> None:
+    short = Pendulums("low", 2, settings=ControlConfig(horizon=30))
+    assert (Pendulums("low", 2).horizon, short.horizon) == (200, 30)
+    assert len({Pendulums("low", 2), Pendulums("high", 3), short, CartPoles("low", 2)}) == 3
+    assert Pendulums("low", 2) == Pendulums("high", 3) != short
+    config = preset("pendulums", selector="full")
+    few = replace(config.federation, num_clients=2, num_candidates=2, num_selected=2, evaluation_episodes=3)
+    learner = replace(config.learner, local_iterations=1, steps_per_iteration=10, filter_warmup_steps=0)
+    config = replace(config, rounds=1, federation=few, learner=learner, scenario=ControlConfig(horizon=30))
+    records = run_experiment(config).records
+    assert records[0].evaluation.steps.tolist() == [90, 90]
+    assert records[1].train_steps.tolist() == [30, 30]
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_a_horizon_without_steps_is_refused(steps: int) -> None:
+    with pytest.raises(UserError, match=rf"scenario\.horizon \(={steps}\)"):
+        ControlConfig(horizon=steps)
+
+
 def test_an_unknown_context_is_refused_and_the_nearest_suggested() -> None:
     with pytest.raises(UserError, match=r"scenario\.context.*lenght.*length"):
         CartPoles("low", 2, settings=ControlConfig(context="lenght"))

@@ -136,6 +136,11 @@ def discrete_mountain_cars(level: str = "medium", selector: str = "fedpohcs") ->
     return _control("discrete-mountain-cars", level, selector)
 
 
+def gymnax(level: str = "medium", selector: str = "fedpohcs") -> ExperimentConfig:
+    """Sixty clients of an environment of the package gymnax, CartPole-v1 unless `scenario.env` names another."""
+    return _control("gymnax", level, selector)
+
+
 def _control(world: str, level: str, selector: str) -> ExperimentConfig:
     """Sixty clients with the learner of `gym`; they are evaluated on 10 episodes."""
     config = gym(selector=selector)

@@ -91,6 +91,7 @@ WORLDS = Registry(
         "acrobots": "fedpohcs.worlds.control:Acrobots",
         "pendulums": "fedpohcs.worlds.control:Pendulums",
         "discrete-mountain-cars": "fedpohcs.worlds.control:DiscreteMountainCars",
+        "gymnax": "fedpohcs.worlds.gymnax:GymnaxWorld",
     },
 )
 """World classes; see `worlds.base.World`."""
@@ -280,6 +281,7 @@ PRESETS = Registry(
         "acrobots": "fedpohcs.core.presets:acrobots",
         "pendulums": "fedpohcs.core.presets:pendulums",
         "discrete-mountain-cars": "fedpohcs.core.presets:discrete_mountain_cars",
+        "gymnax": "fedpohcs.core.presets:gymnax",
         "gym/CartPole-v1": "fedpohcs.core.gym_presets:cart_pole",
         "gym/Acrobot-v1": "fedpohcs.core.gym_presets:acrobot",
         "gym/Pendulum-v1": "fedpohcs.core.gym_presets:pendulum",

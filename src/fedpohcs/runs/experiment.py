@@ -345,9 +345,12 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     _check_time(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
-    if not issubclass(world, HostWorld):
+    is_host = issubclass(world, HostWorld)
+    if not is_host and hasattr(world, "actions"):
         check_acting(config, world)  # worlds made with JAX must wait until that is configured
     elif not elsewhere:
+        if not is_host:  # its settings decide about actions
+            configure_jax(config.groups)
         check_acting(config, make_world(config))  # says what is missing
 
 

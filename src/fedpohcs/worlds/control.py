@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedpohcs.core.checks import require_positive
 from fedpohcs.core.config import Placement
 from fedpohcs.core.errors import require_known
 from fedpohcs.core.lazy import LazyModule
@@ -33,6 +34,13 @@ class ControlConfig(WorldConfig):
 
     context: str | None = None
     """The quantity that differs between clients. None: the first one of the world's list."""
+    horizon: int | None = None
+    """Steps after which an episode is cut. None: as in Gymnasium."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.horizon is not None:
+            require_positive("scenario.", self, "horizon")
 
 
 class Context(NamedTuple):
@@ -76,12 +84,20 @@ class ControlWorld(TracedWorld):
     ) -> None:
         settings = settings or ControlConfig()
         self.check_settings(settings)
+        self.horizon = settings.horizon or type(self).horizon
         chosen = settings.context or next(iter(self.contexts))
         values = with_held_out(self.contexts[chosen].values(level, num_clients), num_held_out, placement)
         self.population = {
             name: jnp.asarray(values if name == chosen else np.full(len(values), context.usual), jnp.float32)
             for name, context in self.contexts.items()
         }
+
+    def __eq__(self, other: object) -> bool:
+        """Whether programs can be shared: they contain the horizon."""
+        return isinstance(other, ControlWorld) and (type(self), self.horizon) == (type(other), other.horizon)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.horizon))
 
 
 Params = dict[str, "jax.Array"]
