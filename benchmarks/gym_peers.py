@@ -19,10 +19,11 @@ import statistics
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _common import HERE, print_table
+from _common import HERE
 
 CURVES = HERE.parent / "docs" / "data" / "gym.csv"
 COLUMNS = ("preset", "library", "seed", "steps", "mean_return", "min_return", "usual_return")
@@ -249,29 +250,43 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def print_shares() -> None:
-    """The last returns of client 0 by preset, and the share of the peer's improvement."""
-    table, rows = [], read(CURVES)
+    """The table of docs/how-to/gymnasium.md: returns after the last step, and the share of the peer's improvement."""
+    rows = read(CURVES)
+    print("\n| " + " | ".join(HEADINGS) + " |\n" + "| --- " * len(HEADINGS) + "|")
     for name in dict.fromkeys(row["preset"] for row in rows):
         ours, peer = ([row for row in rows if (row["preset"], row["library"]) == (name, x)] for x in LIBRARIES)
-        start = statistics.mean(float(row["usual_return"]) for row in ours if row["steps"] == "0")
-        (mean, own), (peer_mean, others) = map(last_returns, (ours, peer))
-        share = (mean - start) / (peer_mean - start)
-        table.append((name, len(own), start, mean, spread(own), peer_mean, spread(others), f"{share:.0%}"))
-    columns = ("preset", "seeds", "untrained", "fedpohcs", "range", "Stable-Baselines3", "range", "share")
-    print_table("return of client 0 at equal steps", columns, table)
+        print("| " + " | ".join(summary(name, ours, peer)) + " |")
 
 
+def summary(name: str, ours: list[dict[str, str]], peer: list[dict[str, str]]) -> Iterator[str]:
+    """A row of the table."""
+    start = statistics.mean(float(row["usual_return"]) for row in ours if row["steps"] == "0")
+    own, others = last(ours, "usual_return"), last(peer, "usual_return")
+    trained, trained_peer = (round(statistics.mean(last(rows, "steps")), -3) for rows in (ours, peer))
+    same = math.isclose(trained, trained_peer, rel_tol=0.02)
+    yield from (f"`{name}`", str(len(own)))
+    yield f"{trained:,.0f}" if same else f"{trained:,.0f}; peer {trained_peer:,.0f}"
+    yield from (shown(start), spread(own), spread(others))
+    yield f"{(statistics.mean(own) - start) / (statistics.mean(others) - start):.0%}".replace("%", " %")
+    yield from (spread(last(ours, column)) for column in ("mean_return", "min_return"))
+
+
+HEADINGS = ("Preset", "Seeds", "Steps", "Client 0 untrained", "Client 0", "Stable-Baselines3", "Share")
+HEADINGS += ("Mean of eight clients", "Worst client")
 LIBRARIES = ("fedpohcs", "stable-baselines3")
 
 
-def last_returns(rows: list[dict[str, str]]) -> tuple[float, list[float]]:
-    """Mean of the seeds after the last step, and the return of each."""
-    last = {row["seed"]: float(row["usual_return"]) for row in rows}  # rows are sorted by steps
-    return statistics.mean(last.values()), list(last.values())
+def last(rows: list[dict[str, str]], column: str) -> list[float]:
+    """The value of each seed after the last step."""
+    return list({row["seed"]: float(row[column]) for row in rows}.values())  # rows are sorted by steps
 
 
 def spread(values: list[float]) -> str:
-    return f"{min(values):.0f} to {max(values):.0f}"
+    return f"{shown(statistics.mean(values))} ({shown(min(values))} to {shown(max(values))})"
+
+
+def shown(value: float) -> str:
+    return f"{value:.0f}".replace("-", "\N{MINUS SIGN}")
 
 
 if __name__ == "__main__":
