@@ -5,11 +5,11 @@
 For each preset and seed the federation is trained first. Then Stable-Baselines3 is trained on single environments with
 the usual physics, with as many steps as the federation made in training. Both are evaluated alike: 10 episodes of
 client 0, actions drawn. The share that is printed is how much of the peer's improvement over the untrained federation
-the federation reached.
+the federation reached. Environments that would take hours have a smaller budget, for both: see BUDGETS.
 
 FOLDER holds the run folders, the peer's results, and a Python environment of its own for the peer, which is made when
 it is missing. What is there already is not trained again, and an interrupted run goes on. docs/data/gym.csv gets the
-curves.
+curves of what is complete. `--part` does one part alone: processes that train side by side must not collect.
 """
 
 import csv
@@ -19,10 +19,11 @@ import statistics
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from _common import HERE, print_table
+from _common import HERE
 
 CURVES = HERE.parent / "docs" / "data" / "gym.csv"
 COLUMNS = ("preset", "library", "seed", "steps", "mean_return", "min_return", "usual_return")
@@ -33,6 +34,26 @@ EVALUATIONS = 20  # of the peer, spread evenly over its steps
 LANDER = {"n_envs": 16, "n_steps": 1024, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
 CLASSIC = {"normalize": True, "n_envs": 16, "n_epochs": 4, "gamma": 0.99}
 MUJOCO = {"normalize": True, "n_steps": 512, "net": {"log_std_init": -2, "ortho_init": False, "width": 256}}
+
+
+class Budget(NamedTuple):
+    """What is trained of a preset."""
+
+    rounds: int | None = None  # None: those of the preset
+    evaluation_every: int = 1  # of the federation, in rounds
+    peer_steps: int | None = None  # None: those of the federation
+
+
+BUDGETS = {
+    # ten epochs for every 8 steps: a quarter of an hour for the steps of the federation
+    "MountainCarContinuous-v0": Budget(peer_steps=60_000),
+    "LunarLanderContinuous-v3": Budget(rounds=8),
+    "Hopper-v5": Budget(rounds=16, evaluation_every=8),
+    "Walker2d-v5": Budget(rounds=10, evaluation_every=5),
+    "HalfCheetah-v5": Budget(evaluation_every=6),
+}
+PARTS = ("all", "federation", "peer", "collect")
+
 RL_ZOO: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         **{"n_envs": 8, "n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20},
@@ -79,6 +100,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="for run folders and the peer's environment")
     parser.add_argument("--presets", default=",".join(RL_ZOO), help="names of environments, joined by commas")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--part", default="all", choices=PARTS)
     parser.add_argument("--peer", help="of the peer's own process: settings as JSON")
     arguments = parser.parse_args()
     if arguments.peer:
@@ -87,37 +109,46 @@ def main() -> None:
     for name in arguments.presets.split(","):
         for seed in map(int, arguments.seeds.split(",")):
             compare(arguments, name, seed)
-    print_shares()
+    if arguments.part in ("all", "collect"):
+        print_shares()
 
 
 def compare(arguments: Namespace, name: str, seed: int) -> None:
-    """Train both, as far as that is not done, and add their curves to the data."""
-    rows = federation_curve(arguments.folder / "runs" / name / f"seed-{seed}", name, seed)
-    result = arguments.folder / "peer" / f"{name}-{seed}.json"
-    if not result.exists():
-        result.parent.mkdir(parents=True, exist_ok=True)
-        task = {"env": name, "seed": seed, "steps": rows[-1]["steps"], "result": str(result)}
-        command = [peer_python(arguments.folder), __file__, "--folder", arguments.folder, "--peer", json.dumps(task)]
-        subprocess.run(list(map(str, command)), check=True)
-    peer = [
-        {"preset": f"gym/{name}", "library": "stable-baselines3", "seed": seed, "steps": steps, "usual_return": value}
-        for steps, value in json.loads(result.read_text())
-    ]
-    store(name, seed, [*rows, *peer])
+    """Train both, as far as that is not done and asked for, and add their curves to the data."""
+    run, result = arguments.folder / "runs" / name / f"seed-{seed}", arguments.folder / "peer" / f"{name}-{seed}.json"
+    if arguments.part in ("all", "federation"):
+        train_federation(run, name, seed)
+    if arguments.part in ("all", "peer") and not result.exists():
+        steps = BUDGETS.get(name, Budget()).peer_steps or federation_curve(run, name, seed)[-1]["steps"]
+        start_peer(arguments.folder, {"env": name, "seed": seed, "steps": steps, "result": str(result)})
+    if arguments.part in ("all", "collect") and (run / "policy.npz").is_file() and result.is_file():
+        peer = [
+            {"preset": f"gym/{name}", "library": "stable-baselines3", "seed": seed, "steps": steps, "usual_return": x}
+            for steps, x in json.loads(result.read_text())
+        ]
+        store(name, seed, [*federation_curve(run, name, seed), *peer])
 
 
-def federation_curve(run: Path, name: str, seed: int) -> list[dict[str, Any]]:
-    """Steps in training, and returns over all clients and of client 0, after every evaluated round."""
+def train_federation(run: Path, name: str, seed: int) -> None:
+    """Train the preset within its budget, or what is missing of that."""
     from dataclasses import replace
 
     from fedpohcs import load_run, preset
     from fedpohcs.cli.grid import complete_run
     from fedpohcs.runs.layout import is_run
 
-    config = replace(preset(f"gym/{name}"), seed=seed)
+    budget, config = BUDGETS.get(name, Budget()), preset(f"gym/{name}")
+    federation = replace(config.federation, evaluation_every=budget.evaluation_every)
+    config = replace(config, seed=seed, rounds=budget.rounds or config.rounds, federation=federation)
     if is_run(run) and load_run(run).config != config:
         sys.exit(f"{run} was trained with other settings than gym/{name} has now. Remove it, and the peer's result.")
     complete_run(run, config)
+
+
+def federation_curve(run: Path, name: str, seed: int) -> list[dict[str, Any]]:
+    """Steps in training, and returns over all clients and of client 0, after every evaluated round."""
+    from fedpohcs import load_run
+
     stored = load_run(run)
     columns = (
         stored.rounds["train_steps"].cumsum(),
@@ -128,6 +159,13 @@ def federation_curve(run: Path, name: str, seed: int) -> list[dict[str, Any]]:
         (f"gym/{name}", "fedpohcs", seed, int(steps), *map(float, rest)) for steps, *rest in zip(*columns, strict=True)
     ]
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows if not math.isnan(row[-1])]
+
+
+def start_peer(folder: Path, task: dict[str, Any]) -> None:
+    """Train the peer in a process with its own packages."""
+    Path(task["result"]).parent.mkdir(parents=True, exist_ok=True)
+    command = [peer_python(folder), __file__, "--folder", folder, "--peer", json.dumps(task)]
+    subprocess.run(list(map(str, command)), check=True)
 
 
 def peer_python(folder: Path) -> Path:
@@ -212,29 +250,43 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def print_shares() -> None:
-    """The last returns of client 0 by preset, and the share of the peer's improvement."""
-    table, rows = [], read(CURVES)
+    """The table of docs/how-to/gymnasium.md: returns after the last step, and the share of the peer's improvement."""
+    rows = read(CURVES)
+    print("\n| " + " | ".join(HEADINGS) + " |\n" + "| --- " * len(HEADINGS) + "|")
     for name in dict.fromkeys(row["preset"] for row in rows):
         ours, peer = ([row for row in rows if (row["preset"], row["library"]) == (name, x)] for x in LIBRARIES)
-        start = statistics.mean(float(row["usual_return"]) for row in ours if row["steps"] == "0")
-        (mean, own), (peer_mean, others) = map(last_returns, (ours, peer))
-        share = (mean - start) / (peer_mean - start)
-        table.append((name, len(own), start, mean, spread(own), peer_mean, spread(others), f"{share:.0%}"))
-    columns = ("preset", "seeds", "untrained", "fedpohcs", "range", "Stable-Baselines3", "range", "share")
-    print_table("return of client 0 at equal steps", columns, table)
+        print("| " + " | ".join(summary(name, ours, peer)) + " |")
 
 
+def summary(name: str, ours: list[dict[str, str]], peer: list[dict[str, str]]) -> Iterator[str]:
+    """A row of the table."""
+    start = statistics.mean(float(row["usual_return"]) for row in ours if row["steps"] == "0")
+    own, others = last(ours, "usual_return"), last(peer, "usual_return")
+    trained, trained_peer = (round(statistics.mean(last(rows, "steps")), -3) for rows in (ours, peer))
+    same = math.isclose(trained, trained_peer, rel_tol=0.02)
+    yield from (f"`{name}`", str(len(own)))
+    yield f"{trained:,.0f}" if same else f"{trained:,.0f}; peer {trained_peer:,.0f}"
+    yield from (shown(start), spread(own), spread(others))
+    yield f"{(statistics.mean(own) - start) / (statistics.mean(others) - start):.0%}".replace("%", " %")
+    yield from (spread(last(ours, column)) for column in ("mean_return", "min_return"))
+
+
+HEADINGS = ("Preset", "Seeds", "Steps", "Client 0 untrained", "Client 0", "Stable-Baselines3", "Share")
+HEADINGS += ("Mean of eight clients", "Worst client")
 LIBRARIES = ("fedpohcs", "stable-baselines3")
 
 
-def last_returns(rows: list[dict[str, str]]) -> tuple[float, list[float]]:
-    """Mean of the seeds after the last step, and the return of each."""
-    last = {row["seed"]: float(row["usual_return"]) for row in rows}  # rows are sorted by steps
-    return statistics.mean(last.values()), list(last.values())
+def last(rows: list[dict[str, str]], column: str) -> list[float]:
+    """The value of each seed after the last step."""
+    return list({row["seed"]: float(row[column]) for row in rows}.values())  # rows are sorted by steps
 
 
 def spread(values: list[float]) -> str:
-    return f"{min(values):.0f} to {max(values):.0f}"
+    return f"{shown(statistics.mean(values))} ({shown(min(values))} to {shown(max(values))})"
+
+
+def shown(value: float) -> str:
+    return f"{value:.0f}".replace("-", "\N{MINUS SIGN}")
 
 
 if __name__ == "__main__":

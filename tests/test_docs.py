@@ -1,9 +1,11 @@
 """The documentation keeps what it promises: commands work, examples run, names and links are right."""
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import inspect
+import itertools
 import json
 import re
 import shlex
@@ -11,11 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import onnxruntime
 import pytest
+import tyro
 
 import fedpohcs
 from conftest import made_up_records
@@ -93,7 +97,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    lines = [line for block in blocks(page, "console") for line in re.sub(r"\\\n\s*", "", block).splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("fedpohcs ")]
 
 
@@ -159,6 +163,31 @@ def test_the_commands_of_the_page_on_experiments_work() -> None:
 def test_the_commands_of_the_readme_work(made_up_runs: None) -> None:
     for arguments in commands(ROOT / "README.md"):
         assert main(arguments) == 0, " ".join(arguments)
+
+
+class ParsedError(Exception):
+    """The options of a command are right; nothing else is done."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_options_of_every_command_in_the_documentation_exist(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = tyro.cli
+
+    def parse(*values: Any, **options: Any) -> None:
+        cli(*values, **options)
+        raise ParsedError
+
+    monkeypatch.setattr(tyro, "cli", parse)
+    for command in commands(page):
+        arguments = list(itertools.takewhile(lambda word: word not in (">", "|", "&", "&&"), command))
+        placeholder = any(re.fullmatch(r"[A-Z]+(@\w+)?|\.{3}|\[.*", word) for word in arguments)
+        if placeholder or "--config" in arguments or not set(arguments) - {"--help", "--version"}:
+            continue
+        with contextlib.suppress(ParsedError):
+            code, error = main(arguments), capsys.readouterr().err
+            assert code == 0 or "is not a file" in error, error  # keys of a fleet come later than its options
 
 
 def test_the_make_targets_in_the_documentation_exist() -> None:

@@ -91,6 +91,13 @@ def scope_of(*runs: Run, thresholds: tuple[float, ...] = (0, 25), windows: tuple
     return tables.make_scope(group_runs(list(runs)), thresholds, windows)
 
 
+def test_the_share_of_a_group_of_one_client_names_the_client(make_run: MakeRun) -> None:
+    run = load_run(make_run(rounds=20))
+    shares = [name for name in tables.run_statistics(run, scope_of(run)) if name.startswith("selection share")]
+    assert shares[0] == "selection share of clients 0-2"
+    assert [f"client {a}" for a, b in tables.id_groups(3) if a == b] == ["client 0", "client 1", "client 2"]
+
+
 def test_statistics_of_a_straight_line(make_run: MakeRun) -> None:
     run = load_run(make_run(rounds=100))
     statistics = tables.run_statistics(run, scope_of(run, windows=((0, 50), (91, 100))))

@@ -67,6 +67,11 @@ def test_seeds_that_disagree_do_not_tell_schemes_apart(compared: Callable[..., S
     assert "unlikely" not in text
 
 
+def test_a_return_that_was_there_before_training_is_no_news(compared: Callable[..., Summary]) -> None:
+    shifts = {"fedavg": lambda seed: 0.0, "fedpohcs": lambda seed: 3.0}
+    assert "a mean return of" not in " ".join(compared(1, (-1000.0,), **shifts).sentences).replace("with a mean", "")
+
+
 def test_the_leader_is_compared_with_the_second_and_with_random_selection(compared: Callable[..., Summary]) -> None:
     shifts = {"fedavg": lambda seed: 0.0, "fedpohcs": lambda seed: 3.0 + seed, "power_of_choice": lambda seed: 2.0}
     found = compared(2, **shifts)

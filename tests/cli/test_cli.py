@@ -424,3 +424,9 @@ def test_a_signal_that_arrives_during_garbage_collection_is_not_lost(number: sig
         gc.callbacks.append(collected)
         gc.collect()
         time.sleep(10)
+
+
+def test_a_value_after_a_flag_is_refused_with_the_way_to_switch_it_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "tabular", "--time.asynchronous", "True"]) == 2
+    error = capsys.readouterr().err
+    assert "--time.asynchronous takes no value; --time.no-asynchronous switches it off." in error

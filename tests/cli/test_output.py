@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedpohcs.cli import main
+from fedpohcs.cli.json_lines import GridJsonLines
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import RoundRecord
@@ -29,6 +30,41 @@ def test_json_is_one_object_per_round_with_the_figures_that_are_stored(
     assert printed[1]["seconds"]["train"] > 0
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_json_of_a_comparison_names_the_run_of_each_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: str
+) -> None:
+    compare = ["compare", "tabular", "--selectors", "fedavg", "--seeds", "0,1", "--json", "--jobs", jobs]
+    for rounds, printed_rounds in (("1", [0, 1]), ("2", [2])):
+        assert main([*compare, "--rounds", rounds, "--out", str(tmp_path)]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        for run in ("medium/fedavg/seed-0", "medium/fedavg/seed-1"):
+            own, stored = [line for line in lines if line["run"] == run], load_run(tmp_path / run)
+            assert [line["round"] for line in own] == printed_rounds
+            assert [line["mean_return"] for line in own] == stored.rounds["mean_return"][printed_rounds].tolist()
+            assert own[-1]["seconds"]["train"] == pytest.approx(stored.timings["train"][-1], abs=1e-6)
+        assert {line["run"] for line in lines} == {"medium/fedavg/seed-0", "medium/fedavg/seed-1"}
+    assert (tmp_path / "report.html").exists()
+
+
+def test_json_of_runs_and_of_comparisons_has_the_same_fields(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TRAIN, "--selector", "fedpohcs", "--out", str(tmp_path / "run"), "--json"]) == 0
+    alone = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = GridJsonLines([tmp_path / "run"], tmp_path)
+    lines.printed = {tmp_path / "run": -1}
+    lines.show({tmp_path / "run": "waiting"})
+    assert capsys.readouterr().out == ""
+    lines.show({tmp_path / "run": "running"})
+    together = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for one, other in zip(alone, together, strict=True):
+        assert other.pop("run") == "run"
+        seconds = other.pop("seconds")
+        assert {phase: seconds[phase] for phase in one["seconds"]} == pytest.approx(one.pop("seconds"), abs=2e-6)
+        assert one == other
+
+
 def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
     assert main([*TRAIN, "--quiet", "--out", out]) == 0
@@ -40,8 +76,9 @@ def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_quiet_and_json_at_once_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TRAIN, "--json", "--quiet", "--out", str(tmp_path / "run")]) == 2
-    assert "must not be combined with quiet" in capsys.readouterr().err
+    for command in (TRAIN, ["compare", "tabular"]):
+        assert main([*command, "--json", "--quiet", "--out", str(tmp_path / "run")]) == 2
+        assert "must not be combined with quiet" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

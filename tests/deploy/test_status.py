@@ -159,6 +159,14 @@ def test_the_page_survives_a_file_and_a_superlink_that_say_nonsense(status: str,
         json.loads(page.data())
 
 
+def test_a_page_without_a_run_says_why_cells_are_empty(tmp_path: Path) -> None:
+    page = FleetPage(lambda: [{"node-id": 7, "status": "online"}], tmp_path / "none.json").page()
+    assert "<td>-</td><td>7</td><td>yes</td>" in page
+    assert "known when the latest run has reached it" in page
+    assert "No run yet." in page
+    assert "known when" not in FleetPage(list, tmp_path / "none.json").page()
+
+
 def test_the_list_of_nodes_is_not_made_for_every_request(tmp_path: Path) -> None:
     calls = []
     page = FleetPage(lambda: calls.append(1) or [], tmp_path / "none.json")

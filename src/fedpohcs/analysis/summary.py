@@ -155,6 +155,8 @@ def _speed(groups: Sequence[Group], thresholds: Sequence[float], last_round: int
             break
     else:
         return
+    if fastest == 0:
+        return  # no scheme had to learn for it
     first = [label for label, time in times.items() if time.estimate == fastest]
     rest = [f"{label}: {_show_time(time)}" for label, time in times.items() if label not in first]
     median = "median " if any(len(time.times) > 1 for time in times.values()) else ""

@@ -344,7 +344,9 @@ def _selection_shares(run: Run) -> dict[str, float]:
     times = run.times_selected
     total = times.sum() or np.nan
     groups = id_groups(run.config.federation.num_clients)
-    return {f"selection share of clients {a}-{b}": float(times[a : b + 1].sum() / total) for a, b in groups}
+    names = [f"clients {a}-{b}" if a < b else f"client {a}" for a, b in groups]
+    shares = (float(times[a : b + 1].sum() / total) for a, b in groups)
+    return {f"selection share of {name}": share for name, share in zip(names, shares, strict=True)}
 
 
 def _last_mean(returns: Vector) -> float:

@@ -5,6 +5,7 @@ import io
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -15,6 +16,7 @@ from fedpohcs.analysis.report import write_report
 from fedpohcs.analysis.summary import summary_lines
 from fedpohcs.cli.display import GridDisplay, ProgressDisplay
 from fedpohcs.cli.grid import complete_run, local_launcher, read_progress, run_grid
+from fedpohcs.cli.json_lines import GridJsonLines, JsonLines
 from fedpohcs.cli.ray import ray_cluster
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require
@@ -25,6 +27,9 @@ from fedpohcs.runs.layout import is_run
 from fedpohcs.runs.loading import read_config
 from fedpohcs.runs.loggers import make_loggers
 
+Output = Literal["progress", "json", "nothing"]
+"""What is printed while runs are trained."""
+
 
 def run_all(
     wanted: Mapping[Path, ExperimentConfig],
@@ -33,10 +38,10 @@ def run_all(
     overwrite: bool = False,
     jobs: int | None = None,
     backend: str = "local",
-    quiet: bool = False,
+    output: Output = "progress",
     log: Sequence[str] = (),
 ) -> None:
-    """Train the wanted runs that are missing or incomplete, several at a time, with one live table for all.
+    """Train the wanted runs that are missing or incomplete, several at a time.
 
     Args:
         wanted: the config of the run in each folder.
@@ -44,7 +49,7 @@ def run_all(
         overwrite: run everything anew.
         jobs: runs at the same time. None: one per core.
         backend: "local", or "ray".
-        quiet: show no progress.
+        output: one live table for all runs, one JSON object per round, or nothing.
         log: names of further loggers of every run.
     """
     refuse_while_importing()
@@ -54,29 +59,36 @@ def run_all(
     make_loggers(log, out)  # refuses what is not installed
     runs = plan_runs(wanted, out, overwrite)
     kept = len(wanted) - len(runs)
-    if kept and not quiet:
+    if kept and output == "progress":
         print(f"{kept} of {len(wanted)} runs are complete already, kept", flush=True)
     if not runs:
         return
     for folder in runs:
         if overwrite and is_run(folder):
             shutil.rmtree(folder)
-    console = Console(file=io.StringIO()) if quiet else None
     if backend == "ray":
-        with ray_cluster(log) as (launch, cores), GridDisplay(runs, out, console) as display:
+        with ray_cluster(log) as (launch, cores), _grid_display(runs, out, output) as display:
             return run_grid(runs, launch, min(jobs or cores, len(runs)), display.show)
     slots = min(jobs or len(available_cores()), len(runs))
     if slots == 1:
-        return _run_here(runs, quiet=quiet, log=log)
-    with GridDisplay(runs, out, console) as display:
+        return _run_here(runs, out, output, log)
+    with _grid_display(runs, out, output) as display:
         run_grid(runs, local_launcher(slots, log), slots, display.show)
 
 
-def _run_here(runs: Mapping[Path, ExperimentConfig], *, quiet: bool, log: Sequence[str]) -> None:
+def _grid_display(runs: Mapping[Path, ExperimentConfig], out: Path, output: Output) -> GridDisplay | GridJsonLines:
+    """What shows many runs at once."""
+    if output == "json":
+        return GridJsonLines(runs, out)
+    return GridDisplay(runs, out, Console(file=io.StringIO()) if output == "nothing" else None)
+
+
+def _run_here(runs: Mapping[Path, ExperimentConfig], out: Path, output: Output, log: Sequence[str]) -> None:
     """Train one run after the other in this process, on all of its cores."""
     for number, (folder, config) in enumerate(runs.items(), start=1):
-        if quiet:
-            complete_run(folder, config, log=log)
+        if output != "progress":
+            observers = [JsonLines(folder.relative_to(out).as_posix())] if output == "json" else []
+            complete_run(folder, config, observers, log)
             continue
         print(f"run {number} of {len(runs)}: {folder}", flush=True)
         with ProgressDisplay() as display:

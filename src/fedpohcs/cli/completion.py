@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Union
@@ -13,11 +14,36 @@ from fedpohcs.cli import flower, options, sweep, theory, traffic
 from fedpohcs.cli.parsing import parse
 from fedpohcs.cli.settings import settings_as
 from fedpohcs.core.presets import preset
-from fedpohcs.core.registries import register_plugins
+from fedpohcs.core.registries import PRESETS, register_plugins
 from fedpohcs.deploy.node_command import NodeOptions
 from fedpohcs.deploy.server_command import ServerOptions
 
+CALL = "completions = get_completions(words, current_index, COMPLETION_SPEC)"
+"""Where the scripts of tyro find what to offer."""
+PRESETS_AND_FILES = """
+    given = words[current_index] if current_index < len(words) else ''
+    if not given.startswith('-') and all(one.startswith('-') for one in completions):
+        presets = {presets} if words[1:current_index] in {commands} else []
+        completions = [name for name in presets if name.startswith(given)] or ['__TYRO_COMPLETE_FILES__']
+"""
+"""What tyro does not offer: a preset as the first word of a command that has one, and files where no option is begun.
+Without double quotes, because the script for fish stands in some."""
+CORRECTIONS = {
+    # the words before are put in front of the one that is begun; folders end in a slash
+    "bash": {
+        'COMPREPLY=($(compgen -f -- "$cur"))': "compopt -o filenames 2>/dev/null\n"
+        '    COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))'
+    },
+    # the number of the word counts from 0
+    "zsh": {'"${words[@]}" "$CURRENT"': '"${words[@]}" "$((CURRENT - 1))"'},
+    # Linux refuses an argument as long as the program is; the word that is begun is missing
+    "fish": {'$python_cmd -c "$pycode" $words': 'printf "%s" "$pycode" | $python_cmd - $words (commandline -ct)'},
+}
 EXAMPLE = "tabular"  # the preset whose options are completed; others have the same, and perhaps a scenario
+
+
+class AfterPreset:
+    """Marks the options of a command whose first word is a preset."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +66,27 @@ def script(shell: str) -> str:
     text = io.StringIO()
     with redirect_stdout(text), suppress(SystemExit):  # how tyro ends after it has printed
         tyro.cli(_union(_commands()), prog="fedpohcs", args=["--tyro-write-completion", shell, "-"])
-    return text.getvalue()
+    return _corrected(text.getvalue(), shell)
+
+
+def _corrected(text: str, shell: str) -> str:
+    """The script of tyro for a shell, with what is missing and what the shell needs."""
+    commands = [words.split() for words in _preset_commands(_commands())]
+    addition = PRESETS_AND_FILES.format(presets=sorted(PRESETS), commands=commands)
+    lines = [f"{line}{addition}" if line.strip().startswith(CALL) else line for line in text.split("\n")]
+    text = "\n".join(lines)
+    for old, new in CORRECTIONS[shell].items():
+        text = text.replace(old, new)
+    return text
+
+
+def _preset_commands(commands: dict[str, Any]) -> Iterator[str]:
+    """The commands whose first word is a preset."""
+    for name, one in commands.items():
+        if isinstance(one, dict):
+            yield from (f"{name} {rest}" for rest in _preset_commands(one))
+        elif issubclass(one, AfterPreset):
+            yield name
 
 
 def _commands() -> dict[str, Any]:
@@ -87,7 +133,7 @@ def _with_preset(cls: Any, settings: Any = options.RunSettings) -> Any:
     extra: dict[str, Any] = {"out": tyro.MISSING} if cls is options.CompareOptions else {}
     default = cls(settings_as(settings, preset(EXAMPLE)), **extra)
     options_field = ("options", Annotated[cls, arg(name="")], field(default=default))
-    return dataclasses.make_dataclass(cls.__name__, [options_field], frozen=True)
+    return dataclasses.make_dataclass(cls.__name__, [options_field], bases=(AfterPreset,), frozen=True)
 
 
 def _union(commands: dict[str, Any]) -> Any:

@@ -1,8 +1,6 @@
 """Progress of a run on the terminal, or as plain lines without a terminal."""
 
 import io
-import json
-import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -21,7 +19,6 @@ from fedpohcs.cli.grid import read_progress
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import printable
 from fedpohcs.core.types import RoundRecord
-from fedpohcs.runs.folder import round_figures
 
 SHOWN_PHASES = ("measure", "train", "evaluate")
 ROUNDS_PER_LINE = 10
@@ -103,29 +100,6 @@ class ProgressDisplay:
         if not remaining:
             return "done"
         return f"{format_seconds(remaining * median(self.durations))} left" if self.durations else ""
-
-
-class JsonLines:
-    """Prints one JSON object per round: the columns of `rounds.csv`, and the seconds of each phase."""
-
-    def on_start(self, config: ExperimentConfig) -> None:
-        """Remember the config, by whose weights returns are averaged."""
-        self.config = config
-
-    def on_round(self, record: RoundRecord) -> None:
-        """Print a round. What is not a number is null."""
-        figures = round_figures(record, self.config)
-        numbers = {name: _jsonable(value) for name, value in figures.items() if name not in ("candidates", "selected")}
-        lists = {"candidates": record.candidates.tolist(), "selected": record.selection.client.tolist()}
-        seconds = {"seconds": {name: round(value, 6) for name, value in record.seconds.items()}}
-        print(json.dumps({**numbers, **lists, **seconds}), flush=True)
-
-    def on_finish(self) -> None:
-        """Do nothing: the last line is that of the last round."""
-
-
-def _jsonable(value: float) -> float | int | None:
-    return value if isinstance(value, int) else float(value) if math.isfinite(value) else None
 
 
 class GridDisplay:

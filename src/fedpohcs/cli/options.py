@@ -106,6 +106,8 @@ class CompareOptions:
     many as there are cores."""
     log: str | None = None
     """Further loggers of every run, joined by commas: tensorboard, wandb, mlflow."""
+    json: bool = False
+    """Print one JSON object per round with the name of its run, and nothing else, to the standard output."""
     quiet: bool = False
     """Print nothing but errors; the results are in the folder."""
     backend: Literal["local", "ray"] = "local"

@@ -51,7 +51,8 @@ def parse(cls: type[T], prog: str, description: str | None, arguments: list[str]
     except SystemExit as stop:
         if not stop.code:  # after --help
             raise
-        raise UserError(f"{in_one_line(said.getvalue())} See {prog} --help.") from None
+        text = in_one_line(said.getvalue())
+        raise UserError(f"{text}{_about_flags(text, arguments)} See {prog} --help.") from None
 
 
 def in_one_line(box: str) -> str:
@@ -73,6 +74,16 @@ def in_one_line(box: str) -> str:
             nearest = difflib.get_close_matches(_first_option(text), known, n=1, cutoff=0.0)
             text += f" Did you mean {nearest[0]}?" if nearest else ""
     return text
+
+
+def _about_flags(text: str, arguments: list[str]) -> str:
+    """What to do where a value follows an option that takes none."""
+    found = re.fullmatch(r"Unrecognized options: (true|false|yes|no|on|off|0|1)\.", text, re.IGNORECASE)
+    for option, word in itertools.pairwise(arguments):
+        if found and word == found[1] and option.startswith("--"):
+            group, dot, name = option.removeprefix("--").rpartition(".")
+            return f" {option} takes no value; --{group}{dot}no-{name} switches it off."
+    return ""
 
 
 def _first_option(text: str) -> str:

@@ -114,10 +114,12 @@ def compare(arguments: list[str]) -> None:
     from fedpohcs.cli.compare import run_all, write_results
 
     runs = {given.out / run_path(config): config for config in configs}
-    chosen: dict[str, Any] = {name: getattr(given, name) for name in ("overwrite", "jobs", "backend", "quiet")}
+    chosen: dict[str, Any] = {name: getattr(given, name) for name in ("overwrite", "jobs", "backend")}
+    _check_output(given)
+    output = "json" if given.json else "nothing" if given.quiet else "progress"
     with stopped_by_signals(f"stopped; to go on: fedpohcs compare {' '.join(arguments)}"):
-        run_all(runs, given.out, **chosen, log=_loggers(given.log))
-    write_results(list(runs), given.out, quiet=given.quiet)
+        run_all(runs, given.out, **chosen, output=output, log=_loggers(given.log))
+    write_results(list(runs), given.out, quiet=output != "progress")
 
 
 def _methods(given: options.CompareOptions) -> list[str]:
@@ -325,11 +327,16 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
+def _check_output(given: Any) -> None:
+    require(not (given.json and given.quiet), "json", given.json, "must not be combined with quiet")
+
+
 @contextmanager
 def _watched(out: Path, given: Any) -> Iterator[list[Any]]:
     """What shows the run in `out`: a progress display, JSON lines, or nothing."""
-    require(not (given.json and given.quiet), "json", given.json, "must not be combined with quiet")
-    from fedpohcs.cli.display import JsonLines, ProgressDisplay
+    _check_output(given)
+    from fedpohcs.cli.display import ProgressDisplay
+    from fedpohcs.cli.json_lines import JsonLines
 
     with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"):
         if given.json or given.quiet:

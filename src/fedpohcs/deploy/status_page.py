@@ -70,8 +70,8 @@ class FleetPage:
             style=page_style(),
             title="Fleet",
             summary=escape(summary),
-            devices=_table(HEADINGS, [_cells(row) for row in rows]),
-            run=_table(("", ""), _run_cells(run)) if run else "<p>No run has written its status yet.</p>",
+            devices=_table(HEADINGS, [_cells(row) for row in rows]) + _note(rows),
+            run=_table((), _run_cells(run)) if run else "<p>No run yet.</p>",
         )
 
     def data(self) -> str:
@@ -140,8 +140,15 @@ def _run_cells(run: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+def _note(rows: list[dict[str, Any]]) -> str:
+    """What a dash means, where there is one."""
+    if all(row["client"] is not None for row in rows):
+        return ""
+    return "<p>Client, version and counts of a device are known when the latest run has reached it.</p>"
+
+
 def _text(cell: Any) -> str:
-    return "" if cell is None else str(cell)
+    return "-" if cell is None else str(cell)
 
 
 def _moment(seconds: Any) -> str:
@@ -162,6 +169,7 @@ def _timestamp(text: Any) -> float | None:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; whatever a device or a file said is text, not markup."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in headings)
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in headings)
+    head = f"<thead><tr>{cells}</tr></thead>" if headings else ""
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table>{head}<tbody>{body}</tbody></table>"

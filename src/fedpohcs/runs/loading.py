@@ -134,7 +134,7 @@ def load_run(path: Path) -> Run:
         if num_rounds == 0:
             raise UserError("it holds no rounds yet.")
         clients = _until(_read_table(path / "clients.csv", CLIENT_COLUMNS), num_rounds)
-        timings = _by_round(_read_table(path / "timings.csv", TIMING_COLUMNS), num_rounds)
+        timings = _by_round(read_timings(path), num_rounds)
         _check_rounds(rounds, config)
         _check_clients(clients, config)
         _check_size(num_rounds, len(clients["round"]), config)
@@ -146,6 +146,11 @@ def load_run(path: Path) -> Run:
 def read_rounds(path: Path) -> dict[str, NDArray[Any]]:
     """The columns of a run's `rounds.csv`; release 0.1 has fewer, simulated time and sampled evaluations have more."""
     return _read_table(path / "rounds.csv", ROUND_COLUMNS, *ALL_COLUMNS)
+
+
+def read_timings(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a run's `timings.csv`."""
+    return _read_table(path / "timings.csv", TIMING_COLUMNS)
 
 
 def read_origin(path: Path) -> dict[str, Any]:

@@ -76,7 +76,8 @@ function drawCurves() {
   });
 }
 
-// The means without the dive of the first rounds, and as much of the bands as does not flatten them.
+// The means without the dive of the first rounds, and as much of the bands as leaves half of the height to the means;
+// or all of both.
 function curveRange(lines) {
   const means = lines.map((line) => line.mean);
   const [low, high] = robustRange(
@@ -84,7 +85,7 @@ function curveRange(lines) {
     state.whole ? 0 : 0.05,
   );
   const [bottom, top] = extent(state.bands ? lines.flatMap((line) => [line.mean, line.low, line.high]) : means);
-  const room = 0.15 * (high - low) || 1;
+  const room = state.whole ? Infinity : 0.5 * (high - low) || 1;
   return padded([Math.max(bottom, low - room), Math.min(top, high + room)], 0.02);
 }
 
@@ -134,7 +135,7 @@ function curveCaption() {
     "A return is the sum of the rewards of an episode. ",
     `Mean over clients and seeds${several && state.bands ? "; bands are 95 % bootstrap intervals over seeds" : ""}.`,
     state.smoothing > 1 ? ` Each point is the mean of the last ${state.smoothing} rounds.` : "",
-    state.whole ? "" : " Up to 5 % of the points may lie below the frame; “whole range” shows them.",
+    state.whole ? "" : " Up to 5 % of the points, and the ends of wide bands, may lie outside the frame; “whole range” shows them.",
   ].join("");
 }
 
