@@ -4,9 +4,9 @@
     python benchmarks/algorithms.py collect FOLDER                  # docs/data/mountain-cars-algorithms.csv
     python benchmarks/algorithms.py show                            # the table of the documentation, from that file
 
-FOLDER holds LEVEL/METHOD/seed-N. `train` keeps what is complete, and goes on with a run that was stopped. It goes seed by
-seed, so that an unfinished table has whole rows. Every run is trained in this process; processor seconds per round are
-those of all rounds but the first after a start, which compiles.
+FOLDER holds LEVEL/METHOD/seed-N. `train` keeps what is complete, and goes on with a run that was stopped. It goes seed
+by seed, so that an unfinished table has whole rows. Every run is trained in this process; processor seconds per round
+are those of all rounds but the first after a start, which compiles.
 
 `local` and `full` train all 60 cars in every round; they have a tenth of the rounds, and so about as many steps.
 """
@@ -39,8 +39,9 @@ GROUPS = {
     "Local losses and learners": "fedprox fedkl fmarl a2c npg trpo ppo-clip",
     "Server optimisers": "fedavgm fedadam fedyogi fedexp fedvarp scaffold fedcm qffl",
     "Policy-gradient federations": "gpomdp svrpg fedpg-br fedsvrpg-m mfpo fednpg-admm afedpg",
-    "Selectors": "power-of-choice gradient-norm fedpohcs gradient-sampling optimal-sampling optimal-sampling-approximate "
-    "cpow-d rpow-d learnability leave-one-out gradient-agreement clustered-sampling divfl fedcor oort afl",
+    "Selectors": "power-of-choice gradient-norm fedpohcs gradient-sampling optimal-sampling "
+    "optimal-sampling-approximate cpow-d rpow-d learnability leave-one-out gradient-agreement clustered-sampling divfl "
+    "fedcor oort afl",
     "Replay buffers": "ddpg td3 sac",
 }
 METHODS = [name for names in GROUPS.values() for name in names.split()]
@@ -152,8 +153,9 @@ def row_of(path: Path) -> Row:
     """The figures of one run folder."""
     run, (level, method, seed) = load_run(path), path.parts[-3:]
     last = max(run.config.rounds // WINDOW, 1)
-    with (path.parent / f"{seed}-{SECONDS}").open(newline="") as file:
-        spent = {int(number): float(seconds) for number, seconds in csv.reader(file)}
+    noted = path.parent / f"{seed}-{SECONDS}"
+    lines = noted.read_text().splitlines() if noted.exists() else []
+    spent = {int(number): float(seconds) for number, seconds in csv.reader(lines)}
     return Row(
         level,
         method,
@@ -162,7 +164,7 @@ def row_of(path: Path) -> Row:
         *(round(float(np.nanmean(run.rounds[name][-last:])), 2) for name in ("mean_return", "worst_tenth")),
         int(run.rounds["train_steps"].sum()),
         round(float(traffic(run).learning.sum()) / 1e6, 2),
-        round(float(np.mean(list(spent.values()))) * run.config.rounds, 1),
+        round(float(np.mean(list(spent.values()) or [np.nan])) * run.config.rounds, 1),
     )
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from byzantine import CartPoles, configure
 from scipy import stats
 
-from byzantine import CartPoles, configure
 from fedpohcs import WORLDS, ExperimentConfig, preset, run_experiment
 from fedpohcs.core.algorithms import parse_method
 

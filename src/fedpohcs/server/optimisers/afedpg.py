@@ -6,8 +6,8 @@ would have counted when it was asked for,
     u <- (1 - a) u + a g,     theta' = theta + eta(k) u / ||u||,
 
 and clients get theta' + (1 - alpha(k + 1)) / alpha(k + 1) (theta' - theta), the policy ahead, at which a gradient makes
-up for the older ones in u. alpha and eta fall as in N-PG-IGT (Fatkhullin et al., 2023), to which it reduces if no update
-is ever late: alpha(k) = (2 / (k + 2))^0.8, eta(k) = 2 eta / (k + 2).
+up for the older ones in u. alpha and eta fall as in N-PG-IGT (Fatkhullin et al., 2023), to which it reduces if no
+update is ever late: alpha(k) = (2 / (k + 2))^0.8, eta(k) = 2 eta / (k + 2).
 """
 
 import numpy as np
