@@ -10,8 +10,8 @@
 Every run appends its rows; runs that the file has already are skipped, so that a benchmark can be stopped and resumed.
 The settings are those of the publication (Fan et al., 2021): 16-16 hidden units, discount .999, Adam 1e-3, 16 or 12 to
 20 episodes per client and round, sigma .06, delta .6, alpha .4. Units are tanh here, and evaluations draw actions.
-HalfCheetah has the published discount .995, sigma .9 and 64-64 units. To be cheap it has episodes of 200 steps in place of
-500, batches of 16 or 12 to 20 episodes in place of 48, and Adam 1e-3 in place of 8e-5.
+HalfCheetah has the published discount .995, sigma .9 and 64-64 units. To be cheap it has episodes of 200 steps in place
+of 500, batches of 16 or 12 to 20 episodes in place of 48, and Adam 1e-3 in place of 8e-5.
 """
 
 import argparse

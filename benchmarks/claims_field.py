@@ -120,17 +120,17 @@ def measure(path: Path, case: Case, seed: int, config: ExperimentConfig) -> None
 
 
 def table(*paths: Path) -> None:
-    """Mean return over a run and over its last fifth, worst client there; and how far the first method is below."""
+    """Mean return over a run and its last fifth, worst client there, and differences to the first method."""
     runs: dict[Case, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for path in paths:
         with path.open(newline="") as file:
             for row in csv.DictReader(file):
                 case = Case(row["study"], row["method"], int(row["agents"]), row["level"])
                 runs[case][int(row["seed"])].append((float(row["return"]), float(row["worst"])))
-    print(
-        "| study | level | agents | method | seeds | mean of the run | last fifth | worst client | run - reference | last - reference |"
-    )
-    print("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    names = ["study", "level", "agents", "method", "seeds", "mean of the run", "last fifth", "worst client"]
+    names += ["run, difference", "last fifth, difference"]
+    print(f"| {' | '.join(names)} |")
+    print("| --- " * len(names) + "|")
     for case, by_seed in runs.items():
         reference = next(other for other in runs if other[2:] == case[2:] and other.study == case.study)
         ours, theirs = figures(by_seed), figures(runs[reference])
