@@ -1,14 +1,17 @@
-"""All algorithms on Mountain Cars, for docs/results.md: returns, worst tenth, bytes and processor seconds.
+"""All on-policy algorithms on Mountain Cars, for docs/results.md: returns, worst tenth, bytes, processor seconds.
 
     python benchmarks/algorithms.py train FOLDER --seeds 0          # all methods and levels with one seed
     python benchmarks/algorithms.py collect FOLDER                  # docs/data/mountain-cars-algorithms.csv
     python benchmarks/algorithms.py show                            # the table of the documentation, from that file
 
+`collect` takes what is complete, also while runs go on, and says how many of the runs are missing.
+
 FOLDER holds LEVEL/METHOD/seed-N. `train` keeps what is complete, and goes on with a run that was stopped. It goes seed
 by seed, so that an unfinished table has whole rows. Every run is trained in this process; processor seconds per round
 are those of all rounds but the first after a start, which compiles.
 
-`local` and `full` train all 60 cars in every round; they have a tenth of the rounds, and so about as many steps.
+`local` and `full` train all 60 cars in every round; they have a tenth of the rounds, and so about as many steps. A round
+of `afedpg` has one update; it has six times as many rounds, and is evaluated after every sixth.
 """
 
 import csv
@@ -42,7 +45,6 @@ GROUPS = {
     "Selectors": "power-of-choice gradient-norm fedpohcs gradient-sampling optimal-sampling "
     "optimal-sampling-approximate cpow-d rpow-d learnability leave-one-out gradient-agreement clustered-sampling divfl "
     "fedcor oort afl",
-    "Replay buffers": "ddpg td3 sac",
 }
 METHODS = [name for names in GROUPS.values() for name in names.split()]
 ROUNDS, EVERYBODY, ONE_BY_ONE = 150, ("local", "full"), ("afedpg",)

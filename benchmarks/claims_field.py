@@ -5,6 +5,7 @@
     python benchmarks/claims_field.py momentum out.csv       # FedSVRPG-M with and without momentum; 1, 3 and 10 agents
     python benchmarks/claims_field.py sampling out.csv       # optimal sampling against uniform and full participation
     python benchmarks/claims_field.py table out.csv ...      # means, and differences paired by seed
+    python benchmarks/claims_field.py collect out.csv ...    # join files as docs/data/claims-field.csv
 
 Every run appends its rows; runs that the file has already are skipped, so that a benchmark can be stopped and resumed.
 Settings were written down before the first run and not tuned.
@@ -26,6 +27,7 @@ from scipy import stats
 from fedpohcs import WORLDS, ExperimentConfig, preset, run_experiment
 from fedpohcs.core.algorithms import parse_method
 
+STORED = Path(__file__).resolve().parent.parent / "docs" / "data" / "claims-field.csv"
 FIELDS = ("study", "method", "agents", "level", "seed", "round", "return", "worst", "seconds")
 Values = dict[int, float]  # by seed
 
@@ -119,6 +121,12 @@ def measure(path: Path, case: Case, seed: int, config: ExperimentConfig) -> None
                 writer.writerow([*case, seed, record.round, *figures])
 
 
+def collect(*paths: Path) -> None:
+    """Write the rows of all files as one, in the order of the files."""
+    rows = [line for path in paths for line in path.read_text().splitlines()[1:]]
+    STORED.write_text("\n".join([",".join(FIELDS), *dict.fromkeys(rows)]) + "\n")
+
+
 def table(*paths: Path) -> None:
     """Mean return over a run and its last fifth, worst client there, and differences to the first method."""
     runs: dict[Case, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -161,13 +169,15 @@ def interval(values: Sequence[float]) -> str:
 def main() -> None:
     """Run a study, or print the table of some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*STUDIES, "table"])
+    parser.add_argument("what", choices=[*STUDIES, "table", "collect"])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+")
     given = parser.parse_args()
     WORLDS["cart-poles"] = CartPoles
     if given.what == "table":
         return table(*given.files)
+    if given.what == "collect":
+        return collect(*given.files)
     study, number = STUDIES[given.what]
     for case, seed, config in study(given.seeds or range(number)):
         measure(given.files[0], case, seed, config)
