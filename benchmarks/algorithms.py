@@ -10,8 +10,8 @@ FOLDER holds LEVEL/METHOD/seed-N. `train` keeps what is complete, and goes on wi
 by seed, so that an unfinished table has whole rows. Every run is trained in this process; processor seconds per round
 are those of all rounds but the first after a start, which compiles.
 
-`local` and `full` train all 60 cars in every round; they have a tenth of the rounds, and so about as many steps. A round
-of `afedpg` has one update; it has six times as many rounds, and is evaluated after every sixth.
+`local` and `full` train all 60 cars in every round; they have a tenth of the rounds, and so about as many steps. A
+round of `afedpg` has one update; it has six times as many rounds, and is evaluated after every sixth.
 """
 
 import csv
