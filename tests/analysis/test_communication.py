@@ -66,3 +66,20 @@ def test_a_real_run_records_whom_it_asked(selector: str, asked: list[int], tmp_p
 
 def test_a_run_that_did_not_record_uploads_does_not_know_what_phase_one_took(make_run: MakeRun) -> None:
     assert np.isnan(traffic(load_run(make_run(rounds=2))).measure).all()  # it has scores, so somebody was asked
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "decay", "arrays"),
+    [(None, 1.0, 2), ("momentum", 0.5, 2), ("scaffold", 1.0, 3), ("fedcm", 0.5, 3), ("not-installed-here", 1.0, 2)],
+)
+def test_what_a_server_optimiser_sends_along_is_counted(
+    optimiser: str | None, decay: float, arrays: int, make_run: MakeRun
+) -> None:
+    path = make_run(rounds=1)
+    np.savez(path / "policy.npz", **{"policy/log_std": np.zeros(3, np.float32)})
+    run = load_run(path)
+    federation = replace(run.config.federation, server_optimiser=optimiser)
+    settings = replace(run.config.server_optimiser, learning_rate_decay=decay)
+    steered = replace(run, config=replace(run.config, federation=federation, server_optimiser=settings))
+    trained = len(run.rounds["selected"][1].split())
+    assert traffic(steered).train[1] == trained * (arrays * 12 + 8)

@@ -363,6 +363,22 @@ def test_a_natural_step_is_that_of_the_exact_fisher_matrix(kind: Any) -> None:
     assert 0 < float(after.info.kl) < 1e-4  # less than delta, because of the damping
 
 
+def test_trpo_whose_line_search_takes_the_whole_step_is_the_natural_gradient_to_the_byte() -> None:
+    settings: dict[str, Any] = {**TINY, "kl_target": 1e-3, "damping": 0.5}
+    natural, trusting = NPG(NPGConfig(**settings), WORLD), TRPO(TRPOConfig(**settings), WORLD)
+    assert equal(learned(natural).now.params, learned(trusting).now.params)
+
+
+def test_a_natural_gradient_with_much_damping_is_the_policy_gradient() -> None:
+    """Then the matrix that is inverted is nearly a multiple of the identity."""
+    learner = NPG(NPGConfig(**TINY, kl_target=1e-4, damping=1e5), WORLD)
+    now = start_of(learner)
+    gradient, _ = numpy_gradient(now.params.policy, batch_of(learner, now))
+    step = flat(learned(learner, now).now.params.policy) - flat(now.params.policy)
+    length = math.sqrt(2 * 1e-4 / 1e5)  # of a step x with x 1e5 x / 2 = 1e-4
+    np.testing.assert_allclose(step, length * gradient / np.linalg.norm(gradient), atol=0.02 * length)
+
+
 def trpo() -> TRPO:
     return TRPO(TRPOConfig(**TINY, kl_target=0.5, line_search_factor=0.5, line_search_steps=3), WORLD)
 
@@ -472,10 +488,11 @@ def test_weights_that_a_learner_does_not_have_cannot_be_personal() -> None:
 
 
 @pytest.mark.slow
-def test_a_federation_of_one_client_learns_what_a_client_alone_learns() -> None:
+@pytest.mark.parametrize("algorithm", ["local", "fedper"])
+def test_a_federation_of_one_client_learns_what_a_client_with_personal_weights_learns(algorithm: str) -> None:
     histories = []
-    for name in ("full", None):
-        config = preset("tabular", selector="full", algorithm=None if name else "local")
+    for name in (None, algorithm):
+        config = preset("tabular", selector="full", algorithm=name)
         federation = replace(config.federation, num_clients=1, num_candidates=1, num_selected=1)
         histories.append(run_experiment(replace(config, federation=federation, rounds=3)))
     one, other = histories

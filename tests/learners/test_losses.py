@@ -65,6 +65,12 @@ def test_weights_are_clipped_on_both_sides_where_clipping_lowers_the_gain() -> N
     np.testing.assert_allclose(clipped_surrogate(CONFIG, tosses(), new_coin(), jnp.float32(3)), CLIPPED, rtol=1e-5)
 
 
+def test_without_bounds_clipping_and_penalty_are_the_same_gain() -> None:
+    free = replace(CONFIG, importance_cap=1e9, clip_range=1e9)
+    penalised = kl_penalty_surrogate(free, tosses(), new_coin(), jnp.float32(0))
+    np.testing.assert_array_equal(clipped_surrogate(free, tosses(), new_coin(), jnp.float32(0)), penalised)
+
+
 @pytest.mark.parametrize(("loss", "gain"), [("kl-penalty", PENALISED.mean() - 3 * KL), ("clip", CLIPPED.mean())])
 def test_the_loss_is_the_negated_mean_gain_with_an_entropy_bonus_and_padding_never_counts(
     loss: str, gain: float

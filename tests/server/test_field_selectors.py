@@ -47,6 +47,14 @@ def test_cpow_d_takes_the_lowest_of_single_episodes() -> None:
     assert selection.client.tolist() == [2, 3]
 
 
+def test_cpow_d_is_power_of_choice_where_clients_play_a_single_episode() -> None:
+    single = replace(CONFIG, rounds=2, federation=replace(SMALL, evaluation_episodes=1))
+    chosen = [run_experiment(replace(single, selector=name)).records for name in ("cpow-d", "power-of-choice")]
+    for one, other in zip(*chosen, strict=True):
+        assert one.selection.client.tolist() == other.selection.client.tolist()
+        assert one.evaluation.mean_return.tobytes() == other.evaluation.mean_return.tobytes()
+
+
 def test_rpow_d_takes_clients_that_never_trained_and_then_the_lowest_of_remembered_returns() -> None:
     returns = np.array([5.0, 1, 2, 3, 4, 0])
     first, state = choose("rpow-d", ask([0, 1, 2]), mean_return=returns)
@@ -192,6 +200,12 @@ def test_clustered_sampling_counts_every_candidate_by_its_weight_on_average(k: i
         counted[selection.client] += selection.weight / k
     expected = np.where(np.isin(np.arange(N), candidates), WEIGHT, 0) / WEIGHT[candidates].sum()
     np.testing.assert_allclose(counted / 400, expected, atol=0.07)
+
+
+def test_clustered_sampling_of_all_equal_candidates_is_full_participation() -> None:
+    state = observed({0: [1, 0], 2: [1, 0.1], 3: [0, 1], 5: [-1, 0]})
+    selection, _ = choose("clustered-sampling", ask(k=N, weight=np.full(N, 1 / N)), state)
+    assert selection.client.tolist() == list(range(N)) and selection.weight.tolist() == [1] * N
 
 
 def test_groups_have_equal_weight_and_hold_all_of_every_client() -> None:

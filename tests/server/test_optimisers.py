@@ -101,6 +101,21 @@ def test_fedexp_weighs_the_clients_as_aggregation_does() -> None:
     np.testing.assert_allclose(params.policy, (0.75 * 1 + 0.25 * 8) / (2 * 0.3125) * mean, rtol=1e-6)
 
 
+def test_fedexp_of_clients_that_agree_is_fedavg_to_the_byte() -> None:
+    """The ratio of squared norms is 1/2 then, so the step is the mean itself."""
+    agreed = [[change[0]] * 3 for change in CHANGES]
+    for found, plain in zip(two_rounds("fedexp", agreed), two_rounds("identity", agreed), strict=True):
+        assert found.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize(("name", "roots"), [("adam", 1), ("yogi", 2)])
+def test_steps_that_changes_do_not_scale_are_those_of_fedavg(name: str, roots: int) -> None:
+    """Far above all changes, tau alone divides; the second moment of Yogi stays at tau^2, whose root is added."""
+    settings = {"learning_rate": roots * 1e6, "epsilon": 1e6, "beta1": 0.0, "beta2": 0.0}
+    found, plain = two_rounds(name, CHANGES, **settings), two_rounds("identity", CHANGES)
+    np.testing.assert_allclose(found, plain, rtol=1e-5)
+
+
 def test_fedexp_without_any_change_stays_where_it_is() -> None:
     for policy in two_rounds("fedexp", [[[0.0, 0.0]] * 2] * 2, epsilon=0.0):
         np.testing.assert_array_equal(policy, START)

@@ -5,18 +5,22 @@ the transport are not counted. A part whose size is unknown is NaN, and so is ev
 Pooled training sends episodes, which are not counted.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.registries import OPTIMISERS
 from fedpohcs.core.types import Vector
 from fedpohcs.runs.checkpoints import stored_weight_bytes
 from fedpohcs.runs.layout import FILTER_PREFIX, POLICY_ROUND
 from fedpohcs.runs.loading import Run
 from fedpohcs.runs.policy import array_sizes
+from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 
 STEP_COUNT_BYTES = RETURN_BYTES = 8
+NOTHING_ELSE = ServerOptimiser._field_defaults["sends"]
 ASKED_METRICS = ("upload_bytes", "download_bytes", "attempts", "privacy_loss")
 
 
@@ -24,7 +28,7 @@ class Traffic(NamedTuple):
     """Bytes of every round, [R + 1], down to the clients and up to the server together."""
 
     measure: Vector  # the policy to each client that is asked, and its reply
-    train: Vector  # the policy to each client that trains, and its weights and step count
+    train: Vector  # the policy, and what the server optimiser adds, to each client that trains; its weights and steps
     evaluate: Vector  # the policy to all clients, and their returns; used for reports, not for learning
 
     @property
@@ -41,9 +45,17 @@ def traffic(run: Run) -> Traffic:
     num_evaluated = np.bincount(evaluated, minlength=len(num_selected)).astype(float)
     return Traffic(
         measure=_measure_bytes(run, weights),
-        train=num_selected * (np.nan if run.config.federation.pooled else 2 * weights + STEP_COUNT_BYTES),
+        train=num_selected * (np.nan if run.config.federation.pooled else _exchange_bytes(run, weights)),
         evaluate=num_evaluated * (weights + RETURN_BYTES),
     )
+
+
+def _exchange_bytes(run: Run, weights: float) -> float:
+    """What a client that trains receives and sends; some server optimisers send one more array per weight."""
+    name = run.config.federation.server_optimiser
+    constant = replace(run.config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
+    sends = make_optimiser(str(name), constant).sends if name in OPTIMISERS else NOTHING_ELSE
+    return weights * (2 if sends is NOTHING_ELSE else 3) + STEP_COUNT_BYTES
 
 
 def _measure_bytes(run: Run, weights: float) -> Vector:

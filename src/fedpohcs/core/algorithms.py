@@ -267,3 +267,11 @@ FEDNPG_ADMM = Algorithm(
         server_optimiser={"learning_rate": 0.1},
     ),
 )
+AFEDPG = Algorithm(
+    "Asynchronous policy gradients: one update per round, from a policy that looks ahead (Lan et al., 2025).",
+    _fedavg(
+        learner={"kind": "gpomdp", "episodes": 16},
+        federation={"server_optimiser": "afedpg", "update_weights": "clients"},
+        time={"model": "log-normal", "asynchronous": True, "delay_exponent": 0.0},
+    ),
+)

@@ -147,6 +147,10 @@ class ServerOptimiserConfig:
     numbers. None: learner.episodes."""
     simulated_client: int | Literal["mixture"] = "mixture"
     """Of svrpg: whose world the server plays its episodes in: a client's, or that of a client drawn for every step."""
+    gradient_decay: float = 0.8
+    """Of afedpg: the gradient of step k counts (2 / (k + 2)) to this power in the direction. 0: it is the direction."""
+    step_decay: float = 1.0
+    """Of afedpg: step k is (2 / (k + 2)) to this power times learning_rate long. 0: all are as long."""
     parts: tuple[str, ...] | None = None
     """Parts of the parameters that it changes, such as policy; the others are averaged. None: all but controls, such
     as the KL coefficient."""
@@ -166,6 +170,9 @@ class ServerOptimiserConfig:
         rule = "must be two numbers from 1, the smaller one first"
         ascending = span is None or (len(span) == 2 and 1 <= span[0] <= span[1])
         require(ascending, f"{at}batch_episodes", span, rule)
+        for name in ("gradient_decay", "step_decay"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"{at}{name}", value, "must be between 0 and 1")
         for name in ("momentum", "beta1", "beta2"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{at}{name}", value, "must be at least 0 and below 1")

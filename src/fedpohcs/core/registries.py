@@ -198,6 +198,7 @@ OPTIMISERS = Registry(
         "qffl": "fedpohcs.server.optimisers.qffl:qffl",
         "svrpg": "fedpohcs.server.optimisers.svrpg:svrpg",
         "last-change": "fedpohcs.server.optimisers.last_change:last_change",
+        "afedpg": "fedpohcs.server.optimisers.afedpg:afedpg",
     },
 )
 """Functions of a `ServerOptimiserConfig` that make a `ServerOptimiser`."""
@@ -238,6 +239,7 @@ ALGORITHMS = Registry(
         "fedsvrpg-m": "fedpohcs.core.algorithms:FEDSVRPG_M",
         "mfpo": "fedpohcs.core.algorithms:MFPO",
         "fednpg-admm": "fedpohcs.core.algorithms:FEDNPG_ADMM",
+        "afedpg": "fedpohcs.core.algorithms:AFEDPG",
     },
 )
 """Instances of `Algorithm`: named bundles of settings. A selector's name stands for the selector alone."""

@@ -432,7 +432,8 @@ def _steers(config: ExperimentConfig, selector: Selector) -> bool:
     """Whether the server optimiser changes the local steps of clients."""
     constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
     optimiser = make_optimiser(optimiser_name(config, selector), constant)
-    return optimiser.controls or optimiser.sends is not ServerOptimiser._field_defaults["sends"]
+    usual = ServerOptimiser._field_defaults
+    return optimiser.controls or optimiser.sends is not usual["sends"] or optimiser.start is not usual["start"]
 
 
 def _check_standardised(config: ExperimentConfig, selector: Selector) -> None:

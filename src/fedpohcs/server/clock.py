@@ -87,6 +87,11 @@ class Arrival(NamedTuple):
     timing: RoundTiming | None = None
     rebased: bool = False  # the updates are not those of the clients that were selected in this round
 
+    @property
+    def delay(self) -> int:
+        """Rounds since the update that arrived in an asynchronous round began; else 0."""
+        return int(self.timing.delay.max(initial=0)) if self.timing is not None else 0
+
 
 def make_times(config: ExperimentConfig) -> ClientTimes | None:
     """The model of time of a config; None: no time is simulated."""

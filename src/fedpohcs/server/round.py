@@ -28,7 +28,7 @@ from fedpohcs.server.clock import ClientTimes, admitted, arrivals
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.optimisers import IDENTITY, ServerOptimiser, optimise
 from fedpohcs.server.optimisers.base import Simulate
-from fedpohcs.server.optimisers.checks import arrays_to_send
+from fedpohcs.server.optimisers.checks import arrays_to_send, start_of
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.replies import sound_evaluation, sound_metrics, sound_updates
 from fedpohcs.server.selection import Question, Selection, Selector
@@ -66,19 +66,20 @@ def run_round(
             selection, selector_state = Selection(question.candidates), state.selector_state
     with clock.phase("train"):
         extra = arrays_to_send(optimiser, state.optimiser, host_generator(seed, Purpose.SERVER, state.round))
-        updates = executor.train(state.params, state.round, selection.client, extra)
-        updates = sound_updates(updates, selection.client, state.params, executor.most_steps.train)
-        arrival = arrivals(state, updates, upload_bytes(metrics), conditions)
+        start = start_of(optimiser, state.optimiser, state.params)
+        updates = executor.train(start, state.round, selection.client, extra)
+        updates = sound_updates(updates, selection.client, start, executor.most_steps.train)
+        arrival = arrivals(state._replace(params=start), updates, upload_bytes(metrics), conditions)
         if selector.observe is not None:
-            selector_state = selector.observe(selector_state, arrival.updates, state.params)
+            selector_state = selector.observe(selector_state, arrival.updates, start)
     with clock.phase("aggregate"):
         drawn = Selection(arrival.updates.client) if arrival.rebased else selection
         weight = update_weight(arrival.updates, question.weight, federation, drawn)
-        aggregation = aggregate(state.params, arrival.updates, weight, federation, drawn.total, extra)
+        aggregation = aggregate(start, arrival.updates, weight, federation, drawn.total, extra)
         returns = np.full(executor.num_clients, np.nan) if state.returns is None else state.returns
         generator, simulate = host_generator(seed, Purpose.SERVER, state.round, 1), simulation(executor, state.round)
         params, optimiser_state = optimise(
-            optimiser, state.optimiser, state.params, aggregation, returns, extra, generator, simulate
+            optimiser, state.optimiser, state.params, aggregation, returns, extra, generator, simulate, arrival.delay
         )
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)

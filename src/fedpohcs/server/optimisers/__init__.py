@@ -5,6 +5,7 @@ A server optimiser is one function that makes a `ServerOptimiser`, and one line 
 
 from fedpohcs.core.registries import OPTIMISERS
 from fedpohcs.server.optimisers.adam import adam
+from fedpohcs.server.optimisers.afedpg import afedpg
 from fedpohcs.server.optimisers.base import Change, Proposal, ServerOptimiser, by_part
 from fedpohcs.server.optimisers.checks import make_optimiser, optimise
 from fedpohcs.server.optimisers.fedcm import fedcm
@@ -26,6 +27,7 @@ __all__ = [
     "Proposal",
     "ServerOptimiser",
     "adam",
+    "afedpg",
     "by_part",
     "controls_of",
     "fedcm",

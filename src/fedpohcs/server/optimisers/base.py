@@ -27,6 +27,7 @@ class Proposal(NamedTuple):
     sent: Extra = NO_EXTRA  # arrays that went to the clients with the policy
     generator: np.random.Generator | None = None  # of this round, for draws of the optimiser
     simulate: Simulate | None = None  # lets the server train in the worlds of clients itself
+    delay: int = 0  # rounds since the update of an asynchronous round began
 
 
 class ServerOptimiser(NamedTuple):
@@ -42,6 +43,8 @@ class ServerOptimiser(NamedTuple):
     controls: bool = False  # clients keep a control variate; see `core.steering`
     draws: Callable[[np.random.Generator], Mapping[str, Any]] = lambda generator: {}  # sent too, drawn in every round
     simulates: bool = False  # `apply` calls `Proposal.simulate`, which costs real clients a message each
+    start: Callable[[Any, Params], Params] = lambda state, params: params
+    """(state, global parameters) to those from which clients train; updates are then changes of these."""
     name: str = ""  # under which it is registered; `make_optimiser` fills it in
 
 

@@ -30,6 +30,12 @@ def arrays_to_send(optimiser: ServerOptimiser, state: Any, generator: np.random.
     return {**sent, **drawn}
 
 
+def start_of(optimiser: ServerOptimiser, state: Any, params: Params) -> Params:
+    """The parameters from which clients train."""
+    start = optimiser.start(state, params)
+    return params if start is params else sound_params(_author(optimiser), start, params)
+
+
 def optimise(
     optimiser: ServerOptimiser,
     state: Any,
@@ -39,13 +45,14 @@ def optimise(
     sent: Extra = NO_EXTRA,
     generator: np.random.Generator | None = None,
     simulate: Simulate | None = None,
+    delay: int = 0,
 ) -> tuple[Params, Any]:
     """The new global parameters and the new state. Without a sound update both stay as they were."""
     if aggregation.sound is None:
         return previous, state
     proposed = sound_params(f"aggregator {aggregation.sound.settings.aggregator!r}", aggregation.params, previous)
     sound = aggregation.sound
-    proposal = Proposal(proposed, sound.params, sound.weight, sound.client, returns, sent, generator, simulate)
+    proposal = Proposal(proposed, sound.params, sound.weight, sound.client, returns, sent, generator, simulate, delay)
     with np.errstate(all="ignore"):  # a number that is not finite is refused below
         answer = optimiser.apply(state, previous, proposal)
     if not (isinstance(answer, tuple) and len(answer) == 2):

@@ -24,4 +24,7 @@ def decaying(optimiser: ServerOptimiser, settings: ServerOptimiserConfig) -> Ser
         params = scaled_change(previous, params, factor, optimised_parts(params, settings.parts))
         return params, {"steps": state["steps"] + 1, "within": within}
 
-    return optimiser._replace(init=init, apply=apply, sends=lambda state: optimiser.sends(state["within"]))
+    def start(state: State, params: Params) -> Params:
+        return optimiser.start(state["within"], params)
+
+    return optimiser._replace(init=init, apply=apply, sends=lambda state: optimiser.sends(state["within"]), start=start)
