@@ -1,5 +1,6 @@
 """Executors, which run the clients."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpohcs.core.config import SHARDED, ExperimentConfig
@@ -49,9 +50,23 @@ def make_clients(
 
 
 def make_protected_executor(
-    config: ExperimentConfig, *, record: bool = True, snapshot: Any = None, cluster: ClusterSettings | None = None
+    config: ExperimentConfig,
+    *,
+    record: bool = True,
+    snapshot: Any = None,
+    executor: str | None = None,
+    cluster: ClusterSettings | None = None,
 ) -> "Executor":
-    """The executor of `make_clients`, with measurements protected as `config.privacy` says."""
+    """The executor of `make_clients`, with measurements protected as `config.privacy` says.
+
+    Args:
+        config: of the experiment.
+        record: keep the episodes of evaluations, which some metrics read.
+        snapshot: of an earlier executor of the same config, to go on where that one stood.
+        executor: in place of that of the config, with the same results: a run in shards may go on elsewhere.
+        cluster: of the executor ray.
+    """
+    config = config if executor is None else replace(config, executor=executor)
     if config.privacy == "none":
         return make_clients(config, record=record, snapshot=snapshot, cluster=cluster)
     from fedpohcs.execution.private import PrivateExecutor, PrivateSnapshot

@@ -6,6 +6,7 @@ are functions of state, policy and round, so it arrives at the same bytes. Ray's
 """
 
 import logging
+import os
 import platform
 import warnings
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,10 @@ class ShardActor:
             except UserError as error:
                 return Reply(problem=str(error), notes=tuple(notes))
         return Reply(versions(), notes=tuple(notes))
+
+    def process(self) -> int:
+        """The id of the process."""
+        return os.getpid()
 
     def ask(self, order: Order, clients: Mapping[int, ClientIds]) -> Reply:
         """Let the shards work."""
@@ -215,11 +220,11 @@ class RayShards:
 
     def _await_start(self) -> None:
         for owner in self.owners:
-            try:
-                self._check_start(owner)
-            except self._deaths as error:
-                self._replace(owner, error)
-                self._check_start(owner)
+            while not owner.started:
+                try:
+                    self._check_start(owner)
+                except self._deaths as error:
+                    self._replace(owner, error)
 
     def _check_start(self, owner: Owner) -> None:
         """Wait for the start of an actor, and refuse one that computes with other versions."""
