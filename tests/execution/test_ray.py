@@ -166,7 +166,10 @@ def test_an_actor_that_dies_again_and_again_ends_the_run_with_one_line(
     executor = on_fake(ray, restarts=2)(CONFIG)
     with pytest.raises(UserError, match=r"the actor of shard 0, 2 died 3 times in a row \(ray.restarts\)"):
         executor.train(executor.initial_params(), 0, np.array([0, 1]))
-    assert "the actor of shard 0, 2 died; another one takes over. Ray says: it was told to." in caplog.text
+    assert (
+        "the actor of shard 0, 2 died; another one takes over. Ray says: The actor is dead because it was told to."
+        in caplog.text
+    )
     executor.close()
     assert not ray.open
 
@@ -285,6 +288,7 @@ def run_on_ray(config: ExperimentConfig, folder: Path, actors: int) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_an_actor_that_is_killed_on_a_real_cluster_changes_no_byte(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     run_experiment(replace(CONFIG, rounds=2, executor="sharded"), tmp_path / "one")

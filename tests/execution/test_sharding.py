@@ -146,7 +146,7 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
         "state",
         Snapshot(sound.state, [order._replace(clients=np.arange(4))]),
         Snapshot(sound.state, [order._replace(clients=5)]),  # pyright: ignore[reportArgumentType]
-        Snapshot(sound.state._replace(mean_return=np.zeros(6)), []),
+        Snapshot(sound.state._replace(mean_return=np.zeros(7)), []),
         sound._replace(plays=None),  # pyright: ignore[reportArgumentType]
     ):
         with pytest.raises(UserError, match="does not hold a state of the clients"):
