@@ -14,6 +14,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import ClientIds
 from fedpohcs.execution.clients import Snapshot
+from fedpohcs.execution.mapping import ShardMap
 from fedpohcs.execution.sharding import (
     LocalShards,
     Nobody,
@@ -59,6 +60,12 @@ def test_a_client_is_always_in_the_same_shard_and_shards_without_clients_do_not_
     members = {shard: own.tolist() for shard, own in shards_of(CONFIG).items()}
     assert members == {0: [0, 3], 1: [1, 4], 2: [2, 5]}
     assert {shard: own.tolist() for shard, own in divided(np.array([4, 3, 1]), 3).items()} == {0: [3], 1: [4, 1]}
+
+
+def test_chunks_of_shards_have_few_widths_that_a_device_can_hold() -> None:
+    clients = ShardMap(groups=9)
+    assert [clients._width(number) for number in (1, 5, 12, 33, 65, 1000)] == [1, 6, 12, 48, 64, 64]
+    assert clients.groups == 1
 
 
 def test_shards_and_a_process_without_them_tell_the_same_story() -> None:
