@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -24,7 +25,9 @@ from fedpohcs.execution.cluster import ClusterSettings
 from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4, held_out_clients=1)
-CONFIG = replace(preset("tabular", selector="power-of-choice"), rounds=3, federation=SMALL, groups=3, executor="ray")
+TABULAR = preset("tabular", selector="power-of-choice")
+LEARNER = replace(TABULAR.learner, momentum=0.5)  # which clients keep from one training to the next
+CONFIG = replace(TABULAR, rounds=3, federation=SMALL, groups=3, executor="ray", learner=LEARNER)
 
 
 class DeathError(Exception):
@@ -137,6 +140,23 @@ def test_runs_in_actors_that_die_are_the_run_in_one_process_to_the_byte(tmp_path
     assert seen >= {"evaluate", "measure", "train", "snapshot", "filters"}
     assert unruly.actors >= 2 + 6
     assert_same_tables(tmp_path / "one", tmp_path / "unruly")
+
+
+def test_an_actor_that_takes_over_has_the_state_of_the_one_that_died(on_fake: Any) -> None:
+    states = []
+    for unruly in (False, True):
+        ray = FakeRay()
+        executor = on_fake(ray)(CONFIG)
+        params = executor.initial_params()
+        executor.train(params, 0, np.array([0, 1, 2]))
+        before = ray.actors
+        ray.dies = lambda number, task: task == "snapshot" and ray.actors < before + 2  # noqa: B023
+        ray.dies = ray.dies if unruly else lambda number, task: False
+        states.append(executor.snapshot().state)
+        assert (ray.actors > before) == unruly
+    one, other = map(jax.tree.leaves, states)
+    assert all(map(np.array_equal, one, other))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(states[0].memory))
 
 
 def test_a_run_goes_on_with_other_actors_and_in_one_process(tmp_path: Path, on_fake: Any) -> None:
