@@ -56,6 +56,8 @@ def run_all(
     require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")
     for config in wanted.values():
         check_names(config)
+        rule = "starts tasks on the cluster, and executor ray actors: they would wait for each other's cores"
+        require(backend != "ray" or config.executor != "ray", "backend", backend, rule, "Use executor vectorised.")
     make_loggers(log, out)  # refuses what is not installed
     runs = plan_runs(wanted, out, overwrite)
     kept = len(wanted) - len(runs)
@@ -69,7 +71,8 @@ def run_all(
     if backend == "ray":
         with ray_cluster(log) as (launch, cores), _grid_display(runs, out, output) as display:
             return run_grid(runs, launch, min(jobs or cores, len(runs)), display.show)
-    slots = min(jobs or len(available_cores()), len(runs))
+    clustered = any(config.executor == "ray" for config in runs.values())  # each run takes all of its cores
+    slots = min(jobs or (1 if clustered else len(available_cores())), len(runs))
     if slots == 1:
         return _run_here(runs, out, output, log)
     with _grid_display(runs, out, output) as display:

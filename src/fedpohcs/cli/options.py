@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +10,7 @@ from tyro.conf import Fixed, Positional, Suppress, UseAppendAction, arg
 
 from fedpohcs.core.config import ExperimentConfig, Placement
 from fedpohcs.core.errors import UserError, require
+from fedpohcs.execution.cluster import ClusterSettings
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class TrainOptions:
     """Any setting by its name in a file: learner.learning_rate=0.01. May be repeated; options override it."""
     log: str | None = None
     """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
+    ray: ClusterSettings = field(default_factory=ClusterSettings)
     overwrite: bool = False
     """Replace the run that is in the folder."""
     checkpoint_every: int = 1
@@ -65,6 +67,9 @@ class ResumeOptions:
     """Run folder."""
     rounds: int | None = None
     """Total number of rounds. None: the number in the config of the run."""
+    executor: Literal["sharded", "ray"] | None = None
+    """Where the clients of a run with one of these executors go on: here, or on a cluster. None: as in its config."""
+    ray: ClusterSettings = field(default_factory=ClusterSettings)
     log: str | None = None
     """Further loggers, joined by commas: tensorboard, wandb, mlflow."""
     checkpoint_every: int = 1

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,11 @@ from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, set
 from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
 from fedpohcs.cli.theory import theory
 from fedpohcs.core.algorithms import find_algorithm, parse_method
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.config import SHARDED, ExperimentConfig
 from fedpohcs.core.errors import UserError, printable, require, require_known
 from fedpohcs.core.registries import ALGORITHMS, PRESETS, register_plugins
 from fedpohcs.core.version import __version__
+from fedpohcs.execution.cluster import ClusterSettings
 from fedpohcs.runs.keeping import parse_keep
 
 T = TypeVar("T")
@@ -60,6 +62,8 @@ def train(arguments: list[str]) -> None:
     given, config, folder = parse_experiment(options.TrainOptions, "train", train.__doc__, arguments)
     out = given.out or folder
     check_free(out, given.overwrite)
+    _check_cluster(given.ray, config.executor)
+    from fedpohcs.execution import make_protected_executor
     from fedpohcs.runs.experiment import run_experiment
     from fedpohcs.runs.loggers import make_loggers
 
@@ -73,6 +77,7 @@ def train(arguments: list[str]) -> None:
             checkpoint_every=given.checkpoint_every,
             keep=parse_keep(given.keep),
             keep_records=False,
+            make_clients=partial(make_protected_executor, cluster=given.ray),
         )
     if not (given.json or given.quiet):
         print(f"run: {out}")
@@ -81,6 +86,14 @@ def train(arguments: list[str]) -> None:
 def resume(arguments: list[str]) -> None:
     """Go on with a run that stopped, or make a finished one longer."""
     given = _parse(options.ResumeOptions, "resume", arguments)
+    from fedpohcs.runs.loading import read_config
+
+    stored = read_config(given.run).executor
+    rule = f"is for runs in shards, and this run is {stored}: last digits depend on the executor"
+    require(given.executor is None or stored in SHARDED, "executor", given.executor, rule)
+    executor = given.executor or stored
+    _check_cluster(given.ray, executor)
+    from fedpohcs.execution import make_protected_executor
     from fedpohcs.runs.experiment import resume_experiment
     from fedpohcs.runs.loggers import make_loggers
 
@@ -93,9 +106,18 @@ def resume(arguments: list[str]) -> None:
             checkpoint_every=given.checkpoint_every,
             keep=parse_keep(given.keep),
             keep_records=False,
+            make_clients=partial(make_protected_executor, executor=executor, cluster=given.ray),
+            executor=executor,
         )
     if not (given.json or given.quiet):
         print(f"run: {given.run}")
+
+
+def _check_cluster(given: ClusterSettings, executor: str) -> None:
+    """Refuse settings of a cluster where none is used."""
+    for name, value in dataclasses.asdict(given).items():
+        plain = value == getattr(ClusterSettings(), name)
+        require(plain or executor == "ray", f"ray.{name}", value, f"is for executor ray, not for {executor}")
 
 
 def compare(arguments: list[str]) -> None:

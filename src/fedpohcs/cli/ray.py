@@ -1,7 +1,5 @@
 """A grid of runs on a Ray cluster whose machines share a disk. Extra: ray."""
 
-import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 from fedpohcs.cli.grid import Launch, complete_run
 from fedpohcs.core.config import ExperimentConfig, from_dict, to_dict
 from fedpohcs.core.errors import UserError
+from fedpohcs.execution.cluster import import_ray, joined_cluster
 
 
 class RayJob:
@@ -43,15 +42,6 @@ def _task(folder: str, config: dict[str, Any], log: Sequence[str]) -> str:
 @contextmanager
 def ray_cluster(log: Sequence[str] = ()) -> Iterator[tuple[Launch, int]]:
     """A launcher for the cluster that RAY_ADDRESS names, or for one on this machine; and its number of cores."""
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError("backend (='ray') needs the extra ray. Install it: pip install 'fedpohcs[ray]'.") from error
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # Ray's processes do not use this JAX
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-    try:
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        yield lambda folder, config, slot: RayJob(ray, folder, config, log), max(1, cores)
-    finally:
-        ray.shutdown()
+    ray = import_ray("backend", "ray")
+    with joined_cluster(ray) as cores:
+        yield lambda folder, config, slot: RayJob(ray, folder, config, log), cores

@@ -15,6 +15,9 @@ from fedpohcs.core.errors import UserError, require, require_known, shown
 from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
 from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
 
+SHARDED = ("sharded", "ray")
+"""Executors whose groups of clients are fixed, and apart from each other."""
+SHARD_DEVICES = 2  # host devices where groups are apart: part of the results, as XLA cuts loops by their number
 MOST_CLIENTS = 2**16 - 1  # reports hold ids of 16 bits
 Placement = Literal["between", "beyond"]
 """Where the worlds of held-out clients lie: between those of the clients that train, or beyond their range."""
@@ -377,11 +380,13 @@ class ExperimentConfig:
     rounds: int = 150
     seed: int = 0
     """Decides initial weights, candidate sets and every other draw."""
-    executor: Literal["vectorised", "one-by-one"] = "vectorised"
-    """Run clients in parallel, or one after the other to debug."""
+    executor: Literal["vectorised", "one-by-one", "sharded", "ray"] = "vectorised"
+    """Run clients in parallel; one after the other to debug; in fixed groups; or in fixed groups on a Ray cluster, with
+    the results of sharded to the byte."""
     groups: int = 2
     """Number of groups into which clients are split. Groups run at the same time if there are enough cores. The default
-    does not depend on the cores, because the last digits of a result depend on the size of a group."""
+    does not depend on the cores, because the last digits of a result depend on the size of a group. With sharded and
+    ray, client n is always in group n modulo this number, and at most so many actors share the work."""
     privacy: Literal["none", "masked", "he"] = "none"
     """What the server sees of the candidates: their tables, or what `protection.release` says, by masks or by
     homomorphic encryption."""
@@ -415,6 +420,11 @@ class ExperimentConfig:
     def method(self) -> str:
         """The name of the run in tables and folders: `fedavg`, `fedavg+momentum`, `fedprox`."""
         return method_name(self)
+
+    @property
+    def num_devices(self) -> int:
+        """Host devices that JAX is given. Where groups are apart, each needs one, however many there are."""
+        return SHARD_DEVICES if self.executor in SHARDED else self.groups
 
     @property
     def filter_weight(self) -> float:

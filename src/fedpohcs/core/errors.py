@@ -8,6 +8,10 @@ class UserError(Exception):
     """Bad input. The command line prints its message alone and exits with code 2."""
 
 
+class NobodyError(UserError):
+    """None of the clients that were asked could do it. Others, that were asked elsewhere, may have done it."""
+
+
 LONGEST_VALUE = 300  # characters of a value in a message
 
 

@@ -25,11 +25,20 @@ class NotGuardedError(UserError, SystemExit):
         self.code = f"fedpohcs: {NOT_GUARDED}"
 
 
+_most_cores: int | None = None
+
+
+def limit_cores(most: int) -> None:
+    """Let this process count on no more than so many cores: it shares the machine with others of its kind."""
+    global _most_cores
+    _most_cores = most
+
+
 def available_cores() -> list[int]:
     """The cores this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+        return sorted(os.sched_getaffinity(0))[:_most_cores]
+    return list(range(os.cpu_count() or 1))[:_most_cores]
 
 
 def start_method() -> str:

@@ -1,9 +1,11 @@
 """Executors, which run the clients."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.config import SHARDED, ExperimentConfig
 from fedpohcs.core.errors import require_checkpoint
+from fedpohcs.execution.cluster import ClusterSettings
 
 if TYPE_CHECKING:
     from fedpohcs.core.types import ClientIds
@@ -31,15 +33,47 @@ def make_executor(
     return InProcessExecutor(config, record=record, snapshot=snapshot, members=members)
 
 
-def make_protected_executor(config: ExperimentConfig, *, record: bool = True, snapshot: Any = None) -> "Executor":
-    """The executor of `make_executor`, with measurements protected as `config.privacy` says."""
-    if config.privacy == "none":
+def make_clients(
+    config: ExperimentConfig, *, record: bool = True, snapshot: Any = None, cluster: ClusterSettings | None = None
+) -> "Executor":
+    """The executor that the config names: `make_executor`, or one whose clients are in shards."""
+    if config.executor not in SHARDED:
         return make_executor(config, record=record, snapshot=snapshot)
+    from fedpohcs.execution.sharding import LocalShards, ShardedExecutor, divided_snapshot
+
+    snapshots = divided_snapshot(snapshot, config)
+    if config.executor == "sharded":
+        return ShardedExecutor(config, LocalShards(config, snapshots, record=record))
+    from fedpohcs.execution.ray import RayShards
+
+    return ShardedExecutor(config, RayShards(config, snapshots, record=record, cluster=cluster or ClusterSettings()))
+
+
+def make_protected_executor(
+    config: ExperimentConfig,
+    *,
+    record: bool = True,
+    snapshot: Any = None,
+    executor: str | None = None,
+    cluster: ClusterSettings | None = None,
+) -> "Executor":
+    """The executor of `make_clients`, with measurements protected as `config.privacy` says.
+
+    Args:
+        config: of the experiment.
+        record: keep the episodes of evaluations, which some metrics read.
+        snapshot: of an earlier executor of the same config, to go on where that one stood.
+        executor: in place of that of the config, with the same results: a run in shards may go on elsewhere.
+        cluster: of the executor ray.
+    """
+    config = config if executor is None else replace(config, executor=executor)
+    if config.privacy == "none":
+        return make_clients(config, record=record, snapshot=snapshot, cluster=cluster)
     from fedpohcs.execution.private import PrivateExecutor, PrivateSnapshot
 
     known = isinstance(snapshot, PrivateSnapshot) and snapshot.answers.shape == (config.federation.num_clients,)
     require_checkpoint(snapshot is None or known, "a state of private selection")
-    within: Executor = make_executor(config, record=record, snapshot=snapshot and snapshot.clients)
+    within = make_clients(config, record=record, snapshot=snapshot and snapshot.clients, cluster=cluster)
     return PrivateExecutor(with_byzantine_clients(within, config, only="table"), config, snapshot)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import NobodyError
 from fedpohcs.core.randomness import Purpose, host_generator
 from fedpohcs.core.steering import BYZANTINE, EPISODES
 from fedpohcs.core.trajectory import Status, Trajectory, position_in_episode
@@ -62,7 +62,7 @@ class HostExecutor(LocalExecutor):
                     remember(client, one.trajectory)
             parts.append(Chunk(some.clients, self._evaluated(some, played)))
         if len(failures) == len(order.clients) > 0:
-            raise UserError(f"no client can play its environment. The first says: {failures[0]}")
+            raise NobodyError(f"no client can play its environment. The first says: {failures[0]}")
         return joined(parts)
 
     def _model(self, client: int, trajectory: Trajectory) -> None:

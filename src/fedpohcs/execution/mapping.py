@@ -19,6 +19,7 @@ from fedpohcs.learners.client import ClientProgram
 GROUP_AXIS = "groups"
 MOST_MAPPINGS = 30_000  # of memory, beyond which compiled programs are forgotten
 LARGEST_CHUNK = 64  # clients on a device at the same time; bounds memory for large populations
+SHARD_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, LARGEST_CHUNK)  # padding is at most a third
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Task = Callable[..., Any]
@@ -101,7 +102,7 @@ class VectorisedMap:
         self, task: Task, program: ClientProgram, sent: Any, own: tuple[Any, ...], clients: ClientIds
     ) -> list[Chunk]:
         """Run the task in chunks; a chunk is one call of a group. The last chunk is padded with its last client."""
-        width = min(-(-len(clients) // self.groups), LARGEST_CHUNK)
+        width = self._width(len(clients))
         run = compiled_for_groups(task, program, len(own), self.groups)
         chunks = []
         for start in range(0, len(clients), width * self.groups):
@@ -112,9 +113,27 @@ class VectorisedMap:
                 chunks.append(Chunk(clients[begin : begin + width], part))
         return chunks
 
+    def _width(self, number: int) -> int:
+        """Clients per chunk."""
+        return min(-(-number // self.groups), LARGEST_CHUNK)
+
     def on_host(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Call the function on one thread per core."""
         return list(self._threads.map(function, items))
+
+
+class ShardMap(VectorisedMap):
+    """Runs the clients of one shard on one device.
+
+    How many of them are asked differs from round to round, so chunks have few widths: few programs are compiled.
+    """
+
+    def __init__(self, groups: int) -> None:
+        del groups  # a shard is one
+        super().__init__(1)
+
+    def _width(self, number: int) -> int:
+        return next(width for width in SHARD_WIDTHS if width >= min(number, LARGEST_CHUNK))
 
 
 class OneByOneMap:
@@ -143,4 +162,9 @@ class OneByOneMap:
         return [function(item) for item in items]
 
 
-CLIENT_MAPS: dict[str, Callable[[int], ClientMap]] = {"vectorised": VectorisedMap, "one-by-one": OneByOneMap}
+CLIENT_MAPS: dict[str, Callable[[int], ClientMap]] = {
+    "vectorised": VectorisedMap,
+    "one-by-one": OneByOneMap,
+    "sharded": ShardMap,
+    "ray": ShardMap,
+}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedpohcs.core.array_rules import BadReplyError
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.errors import NobodyError, UserError
 from fedpohcs.core.randomness import Purpose, device_key
 from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import take_clients
@@ -132,7 +132,7 @@ def _require_a_sound_value(context: LocalContext, clients: ClientIds, column: Co
         except BadReplyError as error:
             problems.append(f"that of client {client} {error.text}")
     if problems:
-        raise UserError(f"metric (={context.metric!r}) has no value that keeps its rules: {problems[0]}.")
+        raise NobodyError(f"metric (={context.metric!r}) has no value that keeps its rules: {problems[0]}.")
 
 
 def _text(error: Exception) -> str:

@@ -70,7 +70,7 @@ def evaluate_policy(
     from fedpohcs.runs.experiment import check_names, configure_jax
 
     check_names(config)
-    configure_jax(config.groups)
+    configure_jax(config.num_devices)
     executor = make_executor(config, record=False)
     try:
         number = config.federation.num_clients + config.federation.held_out_clients

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig, to_dict
+from fedpohcs.core.config import SHARDED, ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
 from fedpohcs.core.learning import PolicyGradientConfig
 from fedpohcs.core.processes import interrupts_deferred, refuse_while_importing
@@ -20,6 +20,7 @@ from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISER
 from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
+from fedpohcs.execution.cluster import REMEDY
 from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
 from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
 from fedpohcs.runs.folder import RunFolder, round_figures
@@ -157,7 +158,7 @@ def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_p
 
 def _new_training(config: ExperimentConfig, make_clients: MakeExecutor) -> Training:
     """The start of a run whose config is checked."""
-    configure_jax(config.groups)
+    configure_jax(config.num_devices)
     from fedpohcs.execution.mapping import limit_programs  # loads JAX
 
     limit_programs()
@@ -209,6 +210,7 @@ def resume_experiment(
     keep_records: bool = True,
     make_clients: MakeExecutor = make_protected_executor,
     elsewhere: bool = False,
+    executor: str | None = None,
 ) -> History:
     """Continue a run that stopped, from its last checkpoint, with the same results. History holds the new rounds only.
 
@@ -221,11 +223,12 @@ def resume_experiment(
         keep_records: return the record of every round. Long runs that are stored need not keep them in memory.
         make_clients: makes the executor. By default, clients run in this process.
         elsewhere: the environments are on other machines, and may be unknown here.
+        executor: which `make_clients` makes; None: that of the config of the run.
     """
     refuse_while_importing()
     _check_cadence(checkpoint_every)
     with RunFolder.reopen(Path(path), rounds) as folder:
-        check_names(folder.config, elsewhere=elsewhere)
+        check_names(replace(folder.config, executor=executor or folder.config.executor), elsewhere=elsewhere)
         training = _continue_training(folder, make_clients)
         return _run_all(folder.config, lambda: training, folder, observers, checkpoint_every, keep, keep_records)
 
@@ -236,7 +239,7 @@ def _check_cadence(checkpoint_every: int) -> None:
 
 def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Training:
     """The training at the newest valid checkpoint; from the start if there is none."""
-    configure_jax(folder.config.groups)
+    configure_jax(folder.config.num_devices)
     checkpoint = latest_checkpoint(folder.path, folder.config, folder.last_round())
     if checkpoint is None:
         folder.cut_after(-1)
@@ -269,6 +272,7 @@ def _run_all(
     writer = CheckpointWriter(folder.path) if folder is not None and checkpoint_every else None
     full = config.federation.full_evaluation_rounds or None
     keeper = Keeper(keep, folder.done_rounds() if folder is not None else (), full)
+    final: Mapping[str, np.ndarray] | None = None
     with ExitStack() as at_end:
         if writer is not None:
             at_end.callback(writer.close)
@@ -292,8 +296,10 @@ def _run_all(
                 writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
             if any([observer.on_round(record) for observer in observers]):
                 break
-    if folder is not None and training.state.round >= config.rounds:
-        folder.save_policy(training.stored_policy(), training.state.round)
+        if training.state.round >= config.rounds:
+            final = training.stored_policy()  # while the clients are there
+    if folder is not None and final is not None:
+        folder.save_policy(final, training.state.round)
         keep_newest(folder.path, 1)
     return History(config, records, training.state.params)
 
@@ -309,7 +315,7 @@ def optimiser_name(config: ExperimentConfig, selector: Selector) -> str:
     return config.federation.server_optimiser or selector.optimiser
 
 
-def configure_jax(groups: int) -> None:
+def configure_jax(num_devices: int) -> None:
     """Set JAX up before it is first used. Imported here, because JAX itself takes a while.
 
     An exception of a signal handler that is raised in compiled code which JAX imports would abort the process.
@@ -317,7 +323,7 @@ def configure_jax(groups: int) -> None:
     with interrupts_deferred():
         from fedpohcs.execution import devices
 
-    devices.configure_jax(groups)
+    devices.configure_jax(num_devices)
 
 
 def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
@@ -343,6 +349,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     _check_personal(config, selector, world)
     _check_pooling(config, selector)
     _check_time(config)
+    _check_shards(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
     is_host = issubclass(world, HostWorld)
@@ -411,6 +418,20 @@ def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
     rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
     hidden = federation.filters == "own" or config.privacy == "none"
     require(hidden, "federation.filters", federation.filters, rule, "Use own.")
+
+
+def _check_shards(config: ExperimentConfig) -> None:
+    """Refuse what needs all clients in one place where they are divided into shards, and a missing package."""
+    if config.executor not in SHARDED:
+        return
+    rule = f"must be own with executor {config.executor!r}, whose groups of clients know nothing of each other"
+    require(
+        config.federation.filters == "own", "federation.filters", config.federation.filters, rule, "Use vectorised."
+    )
+    iterations, rule = config.federation.finetune_iterations, f"must be 0 with executor {config.executor!r}"
+    require(iterations == 0, "federation.finetune_iterations", iterations, rule, "Use fedpohcs evaluate --finetune.")
+    missing = config.executor == "ray" and importlib.util.find_spec("ray") is None
+    require(not missing, "executor", config.executor, "needs the extra ray", REMEDY)
 
 
 def _check_time(config: ExperimentConfig) -> None:
