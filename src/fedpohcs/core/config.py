@@ -57,6 +57,9 @@ class FederationConfig:
     """Clients in an evaluation, drawn at random for every round; means are then of a sample. None: all clients."""
     full_evaluation_rounds: tuple[int, ...] = ()
     """With evaluated_clients: rounds in which all clients are evaluated nevertheless; 0 is the untrained policy."""
+    newcomers: Literal["play", "pooled"] = "play"
+    """With evaluated_clients: how the filters of a client begin that acts for the first time after others: with steps
+    of its own (learner.filter_warmup_steps), or with the pooled statistics of those that have acted, at no cost."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
     personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"
@@ -111,6 +114,8 @@ class FederationConfig:
         require(size is None or 2 <= size <= n, "federation.evaluated_clients", size, rule, "None evaluates all.")
         name, every = "federation.full_evaluation_rounds", self.evaluation_every
         require(size is not None or not full, name, full, "needs federation.evaluated_clients")
+        rule = "must be play unless federation.evaluated_clients is set"
+        require(size is not None or self.newcomers == "play", "federation.newcomers", self.newcomers, rule)
         rule = f"must be rounds from 0 that are multiples of evaluation_every (={every})"
         require(all(one >= 0 and one % every == 0 for one in full), name, full, rule)
 

@@ -49,6 +49,11 @@ def same_form(tree: Any, other: Any) -> bool:
     return _form(tree) == _form(other)
 
 
+def same_rows(tree: Any, one: Any, number: int) -> bool:
+    """Whether a tree has so many rows of arrays that are named, shaped and typed as those of `one`."""
+    return _form(tree) == {name: ((number, *shape), dtype) for name, (shape, dtype) in _form(one).items()}
+
+
 def _form(tree: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (array.shape, array.dtype) for name, array in named_arrays(tree).items()}
 

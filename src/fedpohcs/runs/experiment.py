@@ -21,7 +21,7 @@ from fedpohcs.core.trees import same_form
 from fedpohcs.core.types import Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
-from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
+from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, is_whole, keep_newest, latest_checkpoint
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.candidates import client_weight
@@ -102,6 +102,7 @@ class Training:
         self.optimiser = make_optimiser(optimiser_name(config, self.selector), config.server_optimiser)
         self.times = make_times(config)
         self.state = saved.server if saved else self._first_state()
+        self._stored_round: int | None = None  # of the last checkpoint
 
     def _first_state(self) -> ServerState:
         params = self.executor.initial_params()
@@ -143,9 +144,11 @@ class Training:
         """The arrays of the present policy and the filters of the clients, by name."""
         return self.executor.stored_policy(self.state.params)
 
-    def snapshot(self) -> RunState:
-        """A copy of the present state, which later rounds do not change."""
-        return RunState(self.state, self.executor.snapshot())
+    def checkpoint(self) -> Checkpoint:
+        """The present state, which later rounds do not change, or what has changed since the last checkpoint."""
+        state = RunState(self.state, self.executor.snapshot(changes=True))
+        after, self._stored_round = self._stored_round, self.state.round
+        return Checkpoint(self.state.round, to_dict(self.config), state, None if is_whole(state) else after)
 
 
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
@@ -289,7 +292,7 @@ def _run_all(
                     folder.save_policy(training.stored_policy(), record.round, which)
             due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)
             if writer is not None and due:
-                writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
+                writer.submit(training.checkpoint())
             if any([observer.on_round(record) for observer in observers]):
                 break
     if folder is not None and training.state.round >= config.rounds:
