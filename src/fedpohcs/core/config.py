@@ -15,7 +15,8 @@ from fedpohcs.core.errors import UserError, require, require_known, shown
 from fedpohcs.core.learning import LearningConfig, PPOConfig, default_learner, learner_class
 from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, with_present_keys
 
-MOST_CLIENTS = 2**16 - 1  # reports hold ids of 16 bits
+MOST_CLIENTS = 10_000_000  # a few numbers for each of them fit in the memory of any machine
+MOST_LISTED = 2**16 - 1  # clients that can all be evaluated, or named one by one
 Placement = Literal["between", "beyond"]
 """Where the worlds of held-out clients lie: between those of the clients that train, or beyond their range."""
 
@@ -57,9 +58,9 @@ class FederationConfig:
     """Clients in an evaluation, drawn at random for every round; means are then of a sample. None: all clients."""
     full_evaluation_rounds: tuple[int, ...] = ()
     """With evaluated_clients: rounds in which all clients are evaluated nevertheless; 0 is the untrained policy."""
-    newcomers: Literal["play", "pooled"] = "play"
-    """With evaluated_clients: how the filters of a client begin that acts for the first time after others: with steps
-    of its own (learner.filter_warmup_steps), or with the pooled statistics of those that have acted, at no cost."""
+    newcomers: Literal["pooled", "play"] = "pooled"
+    """With evaluated_clients: how the filters of a client begin that acts for the first time after others: with the
+    pooled statistics of those that came last, at no cost, or with steps of its own (learner.filter_warmup_steps)."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
     personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"
@@ -98,6 +99,7 @@ class FederationConfig:
         )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
         self._check_sample()
+        self._check_listed()
         rule, remedy = "needs federation.filters 'shared' and federation.personal 'none'", "Use --algorithm pooled."
         plain = self.filters == "shared" and self.personal == "none"
         require(plain or not self.pooled, "federation.pooled", self.pooled, rule, remedy)
@@ -107,6 +109,17 @@ class FederationConfig:
             positive = all(math.isfinite(w) and w > 0 for w in weights)
             require(positive, "federation.client_weights", weights, "must be finite and above 0")
 
+    def _check_listed(self) -> None:
+        """Refuse populations whose clients cannot all be evaluated, or named one by one, where that is needed."""
+        number = self.num_clients + self.held_out_clients
+        needs = {
+            "unless federation.evaluated_clients is set": self.evaluated_clients is None,
+            "with federation.client_weights": self.client_weights is not None,
+            "with federation.finetune_iterations, which train all clients": self.finetune_iterations > 0,
+        }
+        for rule in (rule for rule, needed in needs.items() if needed):
+            require(number <= MOST_LISTED, "federation.num_clients", number, f"must not exceed {MOST_LISTED} {rule}")
+
     def _check_sample(self) -> None:
         """Refuse a sample for which no interval exists, and rounds that are never evaluated."""
         size, n, full = self.evaluated_clients, self.num_clients, self.full_evaluation_rounds
@@ -114,8 +127,6 @@ class FederationConfig:
         require(size is None or 2 <= size <= n, "federation.evaluated_clients", size, rule, "None evaluates all.")
         name, every = "federation.full_evaluation_rounds", self.evaluation_every
         require(size is not None or not full, name, full, "needs federation.evaluated_clients")
-        rule = "must be play unless federation.evaluated_clients is set"
-        require(size is not None or self.newcomers == "play", "federation.newcomers", self.newcomers, rule)
         rule = f"must be rounds from 0 that are multiples of evaluation_every (={every})"
         require(all(one >= 0 and one % every == 0 for one in full), name, full, rule)
 

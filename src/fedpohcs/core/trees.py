@@ -65,6 +65,22 @@ def take_clients(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x)[index], tree)
 
 
+def merged_rows(clients: Any, tree: Any, later_clients: Any, later: Any) -> tuple[NDArray[np.int64], Any]:
+    """Rows of clients, with later ones in their place, or after them where a client had none."""
+    import jax
+
+    _, old_rows, new_rows = np.intersect1d(clients, later_clients, assume_unique=True, return_indices=True)
+    added = np.ones(len(later_clients), bool)
+    added[new_rows] = False
+
+    def merge(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+        rows = np.concatenate([old, new[added]])
+        rows[old_rows] = new[new_rows]
+        return rows
+
+    return np.concatenate([clients, later_clients[added]]), jax.tree.map(merge, tree, later)
+
+
 def finite_clients(stacked: Any) -> NDArray[np.bool_]:
     """Which clients have only finite numbers in a pytree with a leading client axis."""
     import jax

@@ -29,7 +29,7 @@ from fedpohcs.execution.finetuning import finetuned_evaluation
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
 from fedpohcs.execution.pooled import MixtureBatch, train_on_mixture
-from fedpohcs.execution.store import ClientState, ClientStore
+from fedpohcs.execution.store import ClientState, ClientStore, StateRows
 from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, Poison, TrainingResult
 from fedpohcs.learners.personal import client_learner, with_own_vectors
@@ -41,6 +41,7 @@ from fedpohcs.server.protocols import MostSteps, RemoteClients
 from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import make_world
 
+NUM_POOLED = 1024  # clients with whose statistics a new one may begin: those that came last
 Remember = Callable[[int, Trajectory], None]
 """Records the episodes of a client, [T, E]."""
 
@@ -65,8 +66,18 @@ class Snapshot(NamedTuple):
 
     state: ClientState
     plays: list[PlayOrder]
-    whose: ClientIds | None = None  # clients that the rows of `state` belong to; None: all
+    whose: tuple[ClientIds, ...] | None = None  # by field of `state`, the clients of its rows; None: all
     whole: bool = True  # False: only rows that have changed since an earlier snapshot
+
+    def rows(self, members: ClientIds) -> StateRows:
+        """The rows of the state, where a snapshot without ids has those of all members."""
+        return StateRows(self.state, (members,) * len(ClientState._fields) if self.whose is None else self.whose)
+
+    def followed_by(self, later: "Snapshot") -> "Snapshot":
+        """This snapshot with the changes of a later one."""
+        assert self.whose is not None and later.whose is not None  # both have been made with changes in mind
+        rows = StateRows(self.state, self.whose).followed_by(StateRows(later.state, later.whose))
+        return Snapshot(rows.state, later.plays, rows.whose)
 
 
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
@@ -146,10 +157,8 @@ class LocalExecutor(ABC):
 
     @property
     def state(self) -> ClientState:
-        """The state of all members, in the order of their ids."""
-        self._introduce(self.members)
-        in_order = np.array_equal(self.store.clients, self.members)
-        return self.store.everything() if in_order else self.store.take(self.members)
+        """A copy of the state of all members, in the order of their ids."""
+        return self.state_of(self.members)
 
     def state_of(self, clients: ClientIds) -> ClientState:
         """A copy of the state of some clients, with a leading client axis."""
@@ -165,18 +174,18 @@ class LocalExecutor(ABC):
         for some in (clients[~held_out], clients[held_out]):
             new = self.store.unknown(some)
             if len(new):
-                self.store.add(new, self._first_state(new))
+                self.store.put(new, filters=self._first_filters(new))
                 self._share_filters()
 
-    def _first_state(self, clients: ClientIds) -> ClientState:
-        """The state with which clients begin: filters of their own first steps, or of all that others have seen."""
-        state: ClientState = jax.tree.map(lambda x: np.repeat(x[None], len(clients), axis=0), self._one)
+    def _first_filters(self, clients: ClientIds) -> Any:
+        """The filters with which clients begin: of steps of their own, or of what others have seen lately."""
+        filters = self.store.take(clients).filters
         if self.config.federation.personal == "embedding":
-            vectors = with_own_vectors(state.filters, self.config.seed, clients, self.num_clients)
-            state = state._replace(filters=vectors)
-        if self.config.federation.newcomers == "pooled" and self.store.size:
-            return state._replace(filters=with_pooled_moments(state.filters, self.store.everything().filters))
-        return state._replace(filters=self._warm_up(self.initial_params(), clients, state.filters))
+            filters = with_own_vectors(filters, self.config.seed, clients, self.num_clients)
+        others = self.store.clients[self.store.clients < self.num_clients][-NUM_POOLED:]
+        if self.config.federation.newcomers == "pooled" and len(others):
+            return with_pooled_moments(filters, self.store.take(others).filters)
+        return self._warm_up(self.initial_params(), clients, filters)
 
     @abstractmethod
     def _start(self) -> None:
@@ -220,7 +229,7 @@ class LocalExecutor(ABC):
         return {**self.learner.arrays(params), **self._stored_filters()}
 
     def _stored_filters(self) -> dict[str, np.ndarray]:
-        stored = self.learner.stored_filters(self.store.everything().filters)
+        stored = self.learner.stored_filters(self.store.filters)
         return known_filters(stored, self.store.clients, self.num_clients, self.num_held_out)
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
@@ -282,7 +291,7 @@ class LocalExecutor(ABC):
         """Pool filters that are shared. Held-out clients read the pooled ones and add nothing."""
         if self.config.federation.filters == "shared":
             members = np.flatnonzero(self.store.clients < self.num_clients)
-            self.store.put(self.store.clients, filters=pool_filters(self.store.everything().filters, members))
+            self.store.put(self.store.clients, filters=pool_filters(self.store.filters, members))
 
     def rehearse(
         self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA, attempt: int = 0
@@ -356,10 +365,10 @@ class LocalExecutor(ABC):
     def snapshot(self, *, changes: bool = False) -> Snapshot:
         """A copy of the present state, which later rounds do not change.
 
-        With `changes`, of the clients that have changed since the last snapshot of this kind, unless most have.
+        With `changes`, it may have the rows alone that changed since the last snapshot of this kind.
         """
-        clients, whole = self.store.changes() if changes else (self.store.clients.copy(), True)
-        return Snapshot(self.store.take(clients), list(self.plays), clients, whole)
+        rows, whole = self.store.changes() if changes else (self.store.all_rows(), True)
+        return Snapshot(rows.state, list(self.plays), rows.whose, whole)
 
     def _restore(self, snapshot: Snapshot | RemoteClients) -> None:
         if isinstance(snapshot, RemoteClients):
@@ -367,7 +376,7 @@ class LocalExecutor(ABC):
                 "the clients of this run keep their own state. Go on with: fedpohcs flower run --resume RUN"
             )
         require_checkpoint(self._fits(snapshot), "a state of the clients of the config")
-        self.store.add(self.members if snapshot.whose is None else snapshot.whose, snapshot.state)
+        self.store.put_rows(snapshot.rows(self.members))
         for order in snapshot.plays:
             self._play_recorded(order)
 
@@ -375,14 +384,10 @@ class LocalExecutor(ABC):
         """Whether a snapshot, which may come from a file, is one of these clients."""
         if not (isinstance(snapshot, Snapshot) and isinstance(snapshot.state, ClientState)):
             return False
-        known = isinstance(snapshot.plays, list) and all(map(self._is_playable, snapshot.plays))
-        clients = self.members if snapshot.whose is None else snapshot.whose
-        return (
-            known
-            and snapshot.whole
-            and self._are_members(clients)
-            and same_rows(snapshot.state, self._one, len(clients))
-        )
+        playable = isinstance(snapshot.plays, list) and all(map(self._is_playable, snapshot.plays))
+        state, whose = snapshot.rows(self.members)
+        named = isinstance(whose, tuple) and len(whose) == len(state) and all(map(self._are_members, whose))
+        return playable and snapshot.whole and named and all(map(same_rows, state, self._one, map(len, whose)))
 
     def _are_members(self, clients: Any) -> bool:
         """Whether these are ids of members, each named once."""
@@ -428,22 +433,6 @@ def _updates(clients: ClientIds, result: TrainingResult) -> ClientUpdates:
     if result.num_lost is not None:
         info["lost_episodes"] = result.num_lost.astype(float)
     return ClientUpdates(clients, result.params, np.asarray(result.steps, np.int64), info)
-
-
-def completed_snapshot(earlier: Snapshot, later: Snapshot) -> Snapshot:
-    """A snapshot of changes, with the rows of an earlier one for clients that did not change."""
-    assert earlier.whose is not None and later.whose is not None
-    places = {client: row for row, client in enumerate(earlier.whose.tolist())}
-    known = np.array([client in places for client in later.whose.tolist()], bool)
-    rows = np.array([places[client] for client in later.whose[known].tolist()], int)
-
-    def complete(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        whole = np.concatenate([old, new[~known]])
-        whole[rows] = new[known]
-        return whole
-
-    state = jax.tree.map(complete, earlier.state, later.state)
-    return Snapshot(state, later.plays, np.concatenate([earlier.whose, later.whose[~known]]))
 
 
 def plays_in_use(plays: list[PlayOrder], history_rounds: int) -> list[PlayOrder]:

@@ -102,6 +102,8 @@ def known_filters(
 def with_pooled_moments(filters: Any, others: Any) -> Any:
     """Filters of new clients with the statistics of others together, each counted as the mean client of those.
 
+    Shared filters stay as they are, because they are pooled anyway.
+
     Args:
         filters: of the new clients, with a leading client axis.
         others: of clients that have acted, with a leading client axis.
@@ -110,11 +112,13 @@ def with_pooled_moments(filters: Any, others: Any) -> Any:
     def begin(new: Any, old: Any) -> Any:
         if not _is_moments(new):
             return new
-        everyone = np.arange(len(old.seen))
-        seen, mean, squares = pooled_moments(old, everyone)
-        return _for_all(Moments(seen / len(everyone), mean, squares / len(everyone)), new)
+        number = len(old.seen)
+        seen, mean, squares = pooled_moments(old, np.arange(number))
+        return _for_all(Moments(seen / number, mean, squares / number), new)
 
-    return jax.tree.map(begin, filters, others, is_leaf=_is_moments)
+    return jax.tree.map(
+        begin, filters, others, is_leaf=lambda node: _is_moments(node) or isinstance(node, SharedFilters)
+    )
 
 
 def pooled_moments(moments: Moments, members: ClientIds) -> Moments:

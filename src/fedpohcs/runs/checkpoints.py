@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -119,41 +119,57 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
+@runtime_checkable
+class Part(Protocol):
+    """A part of a state that may hold only what has changed since an earlier checkpoint."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds everything."""
+        ...
+
+    def followed_by(self, later: Any) -> Any:
+        """This part, which is whole, with the changes of a later one."""
+        ...
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint of a run, completed by those that it builds on; `DamagedError` if one of them is not sound."""
-    links = [from_bytes(path.read_bytes())]
+    newest = from_bytes(path.read_bytes())
+    links = [newest]
     while (after := links[-1].after) is not None:
         found = [file for file in checkpoint_files(path.parent.parent) if round_of(file) == after]
         if not found:
             raise DamagedError(f"builds on the checkpoint of round {after}, which is missing")
-        links.append(from_bytes(found[-1].read_bytes()))
+        try:
+            links.append(from_bytes(found[-1].read_bytes()))
+        except DamagedError as error:
+            raise DamagedError(f"builds on {found[-1].name}, which {error}") from error
+        if links[-1].round != after:
+            raise DamagedError(f"builds on {found[-1].name}, which is of another round")
     state = links[-1].state
     try:
         for link in reversed(links[:-1]):
             state = _completed(state, link.state)
     except MALFORMED as error:
         raise DamagedError(f"does not fit the checkpoints that it builds on ({type(error).__name__})") from error
-    return links[0]._replace(state=state, after=None)
+    return newest._replace(state=state, after=None)
 
 
 def is_whole(state: Any) -> bool:
-    """Whether a state has the rows of all clients, and not only of those that changed."""
-    from fedpohcs.execution.clients import Snapshot
-
-    if isinstance(state, Snapshot):
+    """Whether no part of a state holds only what has changed."""
+    if isinstance(state, Part):
         return state.whole
     return not (isinstance(state, tuple) and hasattr(state, "_fields")) or all(map(is_whole, state))
 
 
 def _completed(earlier: Any, later: Any) -> Any:
-    """A state whose snapshot of clients has the rows of an earlier one, where it has none itself."""
-    from fedpohcs.execution.clients import Snapshot, completed_snapshot
-
-    if isinstance(later, Snapshot):
-        return later if later.whole else completed_snapshot(earlier, later)
-    if isinstance(later, tuple) and hasattr(later, "_fields"):
-        return type(later)(*map(_completed, earlier, later))
-    return later
+    """A later state, whose parts that hold only changes are completed from an earlier one."""
+    if is_whole(later):
+        return later
+    if isinstance(later, Part):
+        return earlier.followed_by(later)
+    return type(later)(*map(_completed, earlier, later))
 
 
 def stored_weight_bytes(folder: Path) -> float:
@@ -266,7 +282,7 @@ def _numbers(path: Path) -> tuple[int, int | None]:
     """The round of a checkpoint, and that of the one it builds on, from its name."""
     match = NAME.fullmatch(path.name)
     assert match is not None  # `checkpoint_files` gives no others
-    return int(match[1]), match[2] and int(match[2])
+    return int(match[1]), int(match[2]) if match[2] else None
 
 
 def checkpoint_name(round_number: int, after: int | None = None) -> str:
@@ -288,15 +304,28 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def keep_newest(folder: Path, count: int) -> None:
-    """Delete all checkpoints except the newest ones and those that they build on."""
+    """Delete all checkpoints except the newest ones, the newest two that are whole, and those that they build on.
+
+    So a damaged file among changes leaves an earlier checkpoint to go on from. With a count of 1 one whole file is
+    kept.
+    """
     files = checkpoint_files(folder)
-    needed = {_numbers(path)[1] for path in files[-count:]}
-    for old in files[:-count][::-1]:
-        number, after = _numbers(old)
-        if number in needed:
+    whole = [path for path in files if _numbers(path)[1] is None]
+    kept = {*files[-count:], *whole[-min(count, 2) :]}
+    needed: set[int | None] = set()
+    for path in reversed(files):
+        number, after = _numbers(path)
+        if path in kept or number in needed:
             needed.add(after)
         else:
-            old.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+
+def discard_after(folder: Path, round_number: int) -> None:
+    """Delete the checkpoints of later rounds, on which no file of a run that goes on from here may build."""
+    for path in checkpoint_files(folder):
+        if round_of(path) > round_number:
+            path.unlink(missing_ok=True)
 
 
 def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -> Checkpoint | None:

@@ -134,8 +134,8 @@ def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[s
         return {**named_arrays(state.server.params), **clients.default_filter}
     learner = client_learner(config, make_world(config))
     number, held_out = config.federation.num_clients, config.federation.held_out_clients
-    whose = np.arange(number + held_out) if clients.whose is None else clients.whose
-    stored = known_filters(learner.stored_filters(clients.state.filters), whose, number, held_out)
+    rows = clients.rows(np.arange(number + held_out))
+    stored = known_filters(learner.stored_filters(rows.state.filters), rows.whose[0], number, held_out)
     return {**learner.arrays(state.server.params), **stored}
 
 
