@@ -1,5 +1,6 @@
 """What clients keep between rounds. Memory and time follow the clients that have acted, not the population."""
 
+import math
 import os
 import tempfile
 from typing import Any, NamedTuple
@@ -185,17 +186,16 @@ class Rows:
 
 
 class _Column:
-    """The rows of one array, in memory or in a file without a name, which ends with the process."""
+    """The rows of one array, in memory or in a file."""
 
     def __init__(self, one: np.ndarray) -> None:
         self.one = one
         self.array = np.empty((FEWEST_ROWS, *one.shape), one.dtype)
         self.row_bytes = one.nbytes
-        self._file: Any = None
 
     @property
     def on_disk(self) -> bool:
-        return self._file is not None
+        return isinstance(self.array, np.memmap)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """A copy of these rows; row -1 is that of a client that has none."""
@@ -206,28 +206,20 @@ class _Column:
     def grow(self, room: int, *, to_disk: bool) -> None:
         """Make room for so many rows, and keep those that are there."""
         shape, old = (room, *self.array.shape[1:]), self.array
-        if not self.row_bytes or not (to_disk or self.on_disk):
-            self.array = np.empty(shape, old.dtype)
-            self.array[: len(old)] = old
-            return
-        first = self._file is None
-        if first:
-            self._file = tempfile.TemporaryFile(prefix="fedpohcs-")  # noqa: SIM115  open as long as the store
-        _allocate(self._file.fileno(), room * self.row_bytes)
-        self.array = np.memmap(self._file, old.dtype, "r+", shape=shape)
-        if first:
-            self.array[: len(old)] = old
+        self.array = _mapped(shape, old.dtype) if to_disk and self.row_bytes else np.empty(shape, old.dtype)
+        self.array[: len(old)] = old
 
 
-def _allocate(file: int, size: int) -> None:
-    """Take the bytes from the disk now: a mapped page that finds it full would kill the process."""
+def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array in a file without a name, which ends with the array."""
+    size = math.prod(shape) * dtype.itemsize
     try:
-        if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
-            os.posix_fallocate(file, 0, size)
-        else:
-            os.ftruncate(file, size)
+        with tempfile.TemporaryFile(prefix="fedpohcs-") as file:  # the mapping keeps it open
+            # Take the bytes from the disk now: a mapped page that finds it full would kill the process.
+            if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+                os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
         remedy = "Free some space, or set TMPDIR to a folder of a larger disk."
-        raise UserError(
-            f"the state of the clients needs {size} bytes in {tempfile.gettempdir()}: {error.strerror}. {remedy}"
-        ) from error
+        where = f"the state of the clients needs {size} bytes in {tempfile.gettempdir()}"
+        raise UserError(f"{where}: {error.strerror}. {remedy}") from error
