@@ -154,7 +154,7 @@ def test_default_filter_is_that_of_the_pooled_stream_of_the_clients_that_acted()
 
 
 def test_new_clients_begin_with_what_others_have_seen_or_with_steps_of_their_own() -> None:
-    learner = replace(large().learner, filter_observations=True)
+    learner = replace(large().learner, filter_observations=True, filter_warmup_steps=500)
     executors = {
         way: make_executor(replace(large(newcomers=way), learner=learner), record=False) for way in ("pooled", "play")
     }
