@@ -20,7 +20,7 @@ from fedpohcs.core.types import RoundRecord
 from fedpohcs.deploy import require_shared
 from fedpohcs.execution import make_executor
 from fedpohcs.learners.shared_filters import known_filters
-from fedpohcs.runs.checkpoints import checkpoint_files, from_bytes, read_checkpoint
+from fedpohcs.runs.checkpoints import checkpoint_files, from_bytes, read_checkpoint, round_of
 from fedpohcs.runs.evaluating import evaluate_policy
 from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
 from fedpohcs.runs.keeping import Keep, Keeper
@@ -101,6 +101,15 @@ def test_runs_go_on_to_the_byte_from_checkpoints_of_changes_also_from_an_earlier
         resume_experiment(tmp_path / "parts")
     for table in REPRODUCIBLE:
         assert (tmp_path / "parts" / table).read_bytes() == (tmp_path / "whole" / table).read_bytes(), table
+
+
+def test_a_run_that_goes_on_from_an_earlier_checkpoint_deletes_the_later_ones(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(large(), tmp_path / "run", observers=[Stop(4)])
+    checkpoint_files(tmp_path / "run")[-2].write_bytes(b"damaged")  # of round 3, on which that of round 4 builds
+    with pytest.warns(UserWarning, match="builds on round-000003"), pytest.raises(KeyboardInterrupt):
+        resume_experiment(tmp_path / "run", observers=[Stop(3)])
+    assert [round_of(path) for path in checkpoint_files(tmp_path / "run")][-2:] == [2, 3]
 
 
 def test_checkpoints_hold_those_who_acted_and_then_those_who_changed(tmp_path: Path) -> None:

@@ -256,6 +256,16 @@ def test_a_process_that_dies_at_any_call_of_a_save_leaves_a_chain_that_can_be_re
     assert saved or fail_at <= 3
 
 
+@pytest.mark.parametrize("whose", [None, (np.arange(3),) * 2, ("a", "b", "c"), (np.arange(9),) * 3])
+def test_changes_of_another_form_are_damaged(whose: Any, tmp_path: Path) -> None:
+    write_rounds(tmp_path, 1)
+    rows = ClientStore(ONE, NUMBER).all_rows()
+    changes = Snapshot(rows.state, [], whose, whole=False)
+    path = write_checkpoint(tmp_path, Checkpoint(1, {}, Server(changes, None), 0))
+    with pytest.raises(checkpoints.DamagedError, match="does not fit"):
+        read_checkpoint(path)
+
+
 def test_a_checkpoint_that_claims_to_build_on_a_later_one_is_damaged(tmp_path: Path) -> None:
     data = checkpoints.to_bytes(Checkpoint(3, {}, None, 3))
     with pytest.raises(checkpoints.DamagedError):

@@ -75,7 +75,8 @@ class Snapshot(NamedTuple):
 
     def followed_by(self, later: "Snapshot") -> "Snapshot":
         """This snapshot with the changes of a later one."""
-        assert self.whose is not None and later.whose is not None  # both have been made with changes in mind
+        if self.whose is None or later.whose is None:
+            raise ValueError("a snapshot of changes needs the clients of its rows")
         rows = StateRows(self.state, self.whose).followed_by(StateRows(later.state, later.whose))
         return Snapshot(rows.state, later.plays, rows.whose)
 
