@@ -40,7 +40,7 @@ from _common import (
 )
 
 SIZES, BUSY_SIZES, QUICK_SIZES = (60, 600, 6000), (600,), (8, 16)
-ROUNDS, BUSY_ROUNDS, QUICK_ROUNDS = 4, 3, 2
+ROUNDS, BUSY_ROUNDS, QUICK_ROUNDS = 4, 2, 2
 SAMPLED, QUICK_SAMPLED = (1_000_000, 600), (1_000, 16)  # clients, and how many of them are evaluated
 FULL, QUICK_FULL = 10_000, 32  # clients that are all evaluated
 FULL_ROUNDS = (2, 3, 4)
@@ -81,11 +81,12 @@ def sized_config(case: int | str, quick: bool, busy: bool = False) -> Any:
     """The config of `60`, of `1000000/600`, of whom 600 are evaluated, or of `10000/all`, who do not record."""
     config = benchmark_config(quick=quick)
     number, _, evaluated = str(case).partition("/")
-    federation = replace(config.federation, num_clients=int(number))
+    changes: dict[str, Any] = {"num_clients": int(number)}
     if evaluated == "all":
-        federation = replace(federation, evaluated_clients=2, full_evaluation_rounds=FULL_ROUNDS)
+        changes |= {"evaluated_clients": 2, "full_evaluation_rounds": FULL_ROUNDS}
     elif evaluated:
-        federation = replace(federation, evaluated_clients=int(evaluated))
+        changes |= {"evaluated_clients": int(evaluated)}
+    federation = replace(config.federation, **changes)
     return replace(config, federation=federation, rounds=QUICK_ROUNDS if quick else BUSY_ROUNDS if busy else ROUNDS)
 
 
