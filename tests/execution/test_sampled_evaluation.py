@@ -200,13 +200,16 @@ MANY = {"num_clients": 1_000_000, "evaluated_clients": 5}
     [
         ({"num_clients": 70_000}, "must not exceed 65535 unless federation.evaluated_clients is set"),
         (MANY | {"finetune_iterations": 1}, "must not exceed 65535 with federation.finetune_iterations"),
-        (MANY | {"num_clients": 10_000_001}, "must not exceed 10000000"),
         (MANY | {"num_clients": 70_000, "client_weights": (1.0,) * 70_000}, "with federation.client_weights"),
     ],
 )
 def test_what_a_large_population_cannot_do_is_refused(settings: dict, rule: str) -> None:
+    config = large(rounds=1)
+    federation = replace(config.federation, **{"evaluated_clients": None} | settings)
     with pytest.raises(UserError, match=rule):
-        FederationConfig(**settings)
+        check_names(replace(config, federation=federation))
+    with pytest.raises(UserError, match="must not exceed 10000000"):
+        FederationConfig(num_clients=10_000_001)
 
 
 def test_a_large_population_is_refused_with_privacy_on_flower_and_in_a_report(tmp_path: Path) -> None:

@@ -99,7 +99,6 @@ class FederationConfig:
         )
         require(d <= n, "federation.num_candidates", d, f"must not exceed num_clients (={n})", "Ask fewer clients.")
         self._check_sample()
-        self._check_listed()
         rule, remedy = "needs federation.filters 'shared' and federation.personal 'none'", "Use --algorithm pooled."
         plain = self.filters == "shared" and self.personal == "none"
         require(plain or not self.pooled, "federation.pooled", self.pooled, rule, remedy)
@@ -108,17 +107,6 @@ class FederationConfig:
             require(len(weights) == n, "federation.client_weights", weights, f"must hold num_clients (={n}) numbers")
             positive = all(math.isfinite(w) and w > 0 for w in weights)
             require(positive, "federation.client_weights", weights, "must be finite and above 0")
-
-    def _check_listed(self) -> None:
-        """Refuse populations whose clients cannot all be evaluated, or named one by one, where that is needed."""
-        number = self.num_clients + self.held_out_clients
-        needs = {
-            "unless federation.evaluated_clients is set": self.evaluated_clients is None,
-            "with federation.client_weights": self.client_weights is not None,
-            "with federation.finetune_iterations, which train all clients": self.finetune_iterations > 0,
-        }
-        for rule in (rule for rule, needed in needs.items() if needed):
-            require(number <= MOST_LISTED, "federation.num_clients", number, f"must not exceed {MOST_LISTED} {rule}")
 
     def _check_sample(self) -> None:
         """Refuse a sample for which no interval exists, and rounds that are never evaluated."""

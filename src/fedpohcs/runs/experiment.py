@@ -385,6 +385,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     _check_personal(config, selector, world)
     _check_pooling(config, selector)
     _check_time(config)
+    _check_listed(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
     if not issubclass(world, HostWorld):
@@ -469,6 +470,20 @@ def _check_time(config: ExperimentConfig) -> None:
     make_times(config)
 
 
+def _check_listed(config: ExperimentConfig) -> None:
+    """Refuse populations of which all clients cannot be evaluated, or named one by one, where that is needed."""
+    federation = config.federation
+    needs = {
+        "unless federation.evaluated_clients is set": federation.evaluated_clients is None,
+        "with federation.client_weights, which name every client": federation.client_weights is not None,
+        "with federation.finetune_iterations, which train every client": federation.finetune_iterations > 0,
+        "with privacy, for which every client has keys": config.privacy != "none",
+    }
+    number = federation.num_clients + federation.held_out_clients
+    for rule in (rule for rule, needed in needs.items() if needed):
+        require(number <= MOST_LISTED, "federation.num_clients", number, f"must not exceed {MOST_LISTED} {rule}")
+
+
 def _steers(config: ExperimentConfig, selector: Selector) -> bool:
     """Whether the server optimiser changes the local steps of clients."""
     constant = replace(config.server_optimiser, learning_rate_decay=1.0)  # a decay changes what `sends` is
@@ -526,8 +541,6 @@ def _check_privacy(config: ExperimentConfig, selector: Selector) -> None:
     remedy = f"pip install 'fedpohcs[{extra}]'"
     require(not missing, "privacy", config.privacy, f"needs the package {', '.join(missing)}", remedy)
     federation, protection, tables = config.federation, config.protection, hidden_as(selector.requires, "table")
-    number, rule = federation.num_clients, f"must not exceed {MOST_LISTED} with privacy: every client has keys"
-    require(number <= MOST_LISTED, "federation.num_clients", number, rule)
     for name in sorted(selector.requires):
         rule = f"reads the metric {name!r}, which privacy {config.privacy!r} cannot hide"
         require(find_metric(name).hide is not None, "selector", config.selector, rule, "Use privacy none.")
