@@ -12,17 +12,21 @@ import pytest
 from rich.console import Console
 
 from fedpohcs import preset
+from fedpohcs.analysis.groups import load_groups
+from fedpohcs.analysis.report import render_report
+from fedpohcs.cli.compare import write_results
 from fedpohcs.cli.display import ProgressDisplay
 from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.sampling import sample_interval
-from fedpohcs.core.types import RoundRecord
+from fedpohcs.core.types import Evaluation, RoundRecord, Selection
 from fedpohcs.deploy import require_shared
 from fedpohcs.execution import make_executor
 from fedpohcs.learners.shared_filters import known_filters
 from fedpohcs.runs.checkpoints import checkpoint_files, from_bytes, read_checkpoint, round_of
 from fedpohcs.runs.evaluating import evaluate_policy
 from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.keeping import Keep, Keeper
 from fedpohcs.runs.loading import load_run
 from fedpohcs.runs.policy import read_arrays
@@ -223,6 +227,29 @@ def test_a_large_population_is_refused_with_privacy_on_flower_and_in_a_report(tm
         require_shared(many)
     with pytest.raises(UserError, match=r"newcomers \(='pooled'\) must be play on Flower"):
         require_shared(large())
+
+
+def test_a_run_of_a_large_population_is_read_without_a_table_of_all_clients(tmp_path: Path) -> None:
+    federation = replace(large().federation, num_clients=70_000)
+    config = replace(preset("mountain-cars", selector="fedavg"), rounds=2, federation=federation)
+    nobody = np.arange(0)
+    with RunFolder.create(tmp_path / "run", config) as folder:
+        for number in range(3):
+            client = np.array([3, 5 + number, 69_000 + number, 69_500, 69_999])
+            evaluation = Evaluation(client, client / 7, np.ones(5, int))
+            folder.append(RoundRecord(number, nobody, Selection(nobody), {}, nobody, nobody, evaluation, {}))
+    run = load_run(tmp_path / "run")
+    assert np.isfinite(run.final_returns).sum() == len(
+        np.unique(run.clients["client"][run.clients["role"] == "evaluated"])
+    )
+    client, value = run.returns_in(2)
+    assert len(client) == 5
+    assert value.mean() == pytest.approx(run.rounds["mean_return"][2])
+    write_results([tmp_path / "run"], tmp_path, quiet=True)
+    assert (tmp_path / "curves.png").exists()
+    assert not (tmp_path / "report.html").exists()
+    with pytest.raises(UserError, match="must not exceed 65535 in a report"):
+        render_report(load_groups([tmp_path / "run"]), "title")
 
 
 def test_only_sampled_clients_have_rows_and_means_are_theirs(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from fedpohcs.runs import checkpoints
 from fedpohcs.runs.checkpoints import Checkpoint, checkpoint_files, is_whole, read_checkpoint, write_checkpoint
 
 NUMBER = 200
-ONE = ClientState({"mean": np.full((2,), 0.5), "seen": np.zeros((), np.int32)}, np.full((3,), 7.0), np.float32(0))
+ONE = ClientState(
+    {"mean": np.full((2,), 0.5), "seen": np.zeros((), np.int32)}, np.full((3,), 7.0), np.zeros((), np.float32)
+)
 
 ids = st.lists(st.integers(0, NUMBER - 1), unique=True, max_size=80)
 writes = st.lists(st.tuples(st.sampled_from(["filters", "memory", "mean_return"]), ids), max_size=12)

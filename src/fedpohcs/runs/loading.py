@@ -80,20 +80,23 @@ class Run:
         rows = (table["role"] == "evaluated") & (table["metric"] == "mean_return") & (table["round"] == round_number)
         return table["client"][rows], table["value"][rows]
 
-    def _returns(self, role: str, first: int, number: int, since: int = 0) -> Vector:
-        """Mean return per round from `since` on and client in a role, whose ids start at `first`."""
+    def _returns(self, role: str, first: int, number: int) -> Vector:
+        """Mean return per round and client in a role, whose ids start at `first`."""
         table = self.clients
-        rows = (table["role"] == role) & (table["metric"] == "mean_return") & (table["round"] >= since)
-        returns = np.full((len(self.rounds["round"]) - since, number), np.nan)
-        returns[table["round"][rows] - since, table["client"][rows] - first] = table["value"][rows]
+        rows = (table["role"] == role) & (table["metric"] == "mean_return")
+        returns = np.full((len(self.rounds["round"]), number), np.nan)
+        returns[table["round"][rows], table["client"][rows] - first] = table["value"][rows]
         return returns
 
     def _final(self, role: str, first: int, number: int) -> Vector:
         """Mean return over the last rounds by client; NaN for a client never evaluated in them."""
-        last = self._returns(role, first, number, max(len(self.rounds["round"]) - LAST_ROUNDS, 0))
-        known = ~np.isnan(last)
-        mean = np.full(number, np.nan)
-        return np.divide(np.where(known, last, 0).sum(0), known.sum(0), out=mean, where=known.any(0))
+        table, since = self.clients, len(self.rounds["round"]) - LAST_ROUNDS
+        rows = (table["role"] == role) & (table["metric"] == "mean_return") & (table["round"] >= since)
+        rows &= ~np.isnan(table["value"])
+        client, value = table["client"][rows] - first, table["value"][rows]
+        times = np.bincount(client, minlength=number)
+        total = np.bincount(client, value, minlength=number)
+        return np.divide(total, times, out=np.full(number, np.nan), where=times > 0)
 
     @cached_property
     def final_returns(self) -> Vector:
@@ -194,10 +197,10 @@ def _check_clients(clients: dict[str, NDArray[Any]], config: ExperimentConfig) -
 def _check_size(num_rounds: int, num_rows: int, config: ExperimentConfig) -> None:
     """Refuse a small folder that announces so many clients and rounds that its returns would fill the memory.
 
-    Of large populations the last rounds alone are read as a table of all clients.
+    Returns of large populations are never made a table of all rounds and clients.
     """
     number = config.federation.num_clients + config.federation.held_out_clients
-    announced = number * (num_rounds if number <= MOST_LISTED else min(num_rounds, LAST_ROUNDS))
+    announced = number * num_rounds if number <= MOST_LISTED else 0
     most = min(MOST_RETURNS, FEW_RETURNS + RETURNS_A_ROW * num_rows)
     if announced > most:
         raise UserError(
