@@ -43,6 +43,7 @@ FREE_KEYS = frozenset({"rounds"})
 RENAMED_TYPES = {
     "fedpohcs.deploy.member:Kept": "kept-membership",
     "fedpohcs.execution.clients:Asked": "play-order",
+    "fedpohcs.execution.clients:ClientState": "client-state",
     "fedpohcs.experiment:Saved": "saved",
     "fedpohcs.selection:OnePhaseState": "one-phase-state",
 }
