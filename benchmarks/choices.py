@@ -133,12 +133,12 @@ def record_episodes(executor: Any, server: Any, first: int = OTHER_DRAWS) -> flo
 
     Its draws are those of the rounds from `first` on.
     """
-    state, everyone = copied(executor.state), np.arange(executor.num_clients)
+    state, everyone = executor.state, np.arange(executor.num_clients)
     returns = [
         executor.evaluate(server.params, first + number, everyone).mean_return.mean()
         for number in range(executor.config.modelling.history_rounds)
     ]
-    executor.state = state._replace(mean_return=executor.state.mean_return)
+    executor.store.put(executor.members, filters=state.filters, memory=state.memory)
     return float(np.mean(returns))
 
 
@@ -149,9 +149,9 @@ def returns_of(executor: Any, server: Any, choices: list[np.ndarray], candidates
     from fedpohcs.server.round import client_weight, update_weight
 
     federation, everyone = executor.config.federation, np.arange(executor.num_clients)
-    rested = copied(executor.state)
+    rested = executor.state
     updates = executor.train(server.params, server.round, candidates)
-    trained = copied(executor.state)
+    trained = executor.state
     known: dict[bytes, list[float]] = {}
     for choice in choices:
         if choice.tobytes() in known:
@@ -164,16 +164,11 @@ def returns_of(executor: Any, server: Any, choices: list[np.ndarray], candidates
         params = aggregate(server.params, chosen, weight, federation).params
         known[choice.tobytes()] = []
         for evaluation in range(NUM_EVALUATIONS):
-            executor.state = mixed(rested, trained, choice)  # only who was selected has trained
+            state = mixed(rested, trained, choice)  # only who was selected has trained
+            executor.store.put(executor.members, **state._asdict())
             number = server.round + 1 + evaluation
             known[choice.tobytes()].append(float(executor.evaluate(params, number, everyone).mean_return.mean()))
     return [known[choice.tobytes()] for choice in choices]
-
-
-def copied(state: Any) -> Any:
-    import jax
-
-    return jax.tree.map(np.copy, state)
 
 
 def mixed(rested: Any, trained: Any, choice: np.ndarray) -> Any:

@@ -146,7 +146,7 @@ BAD_TOML = {
     "5000 digits": ("rounds = " + "9" * 5000, "integer string conversion"),
     "5000 hexadecimal digits": ("rounds = 0x" + "f" * 5000, "must lie between"),
     "a rate of 400 digits": ("[learner]\nlearning_rate = 1" + "0" * 400, "must lie between"),
-    "2**40 clients": ("[federation]\nnum_clients = 1099511627776", "must not exceed 65535"),
+    "2**40 clients": ("[federation]\nnum_clients = 1099511627776", "must not exceed 10000000"),
     "5 MB": ("#" * (5 * 2**20), "more than 4194304"),
 }
 

@@ -21,8 +21,8 @@ from fedpohcs.analysis.groups import Group, averaged_clients, by_level
 from fedpohcs.analysis.statistics import bootstrap_limits
 from fedpohcs.analysis.summary import summarise_level
 from fedpohcs.analysis.tables import Clocks, clocks_of, make_scope, statistics_tables, summarise
-from fedpohcs.core.config import to_dict
-from fedpohcs.core.errors import UserError
+from fedpohcs.core.config import MOST_LISTED, to_dict
+from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.version import __version__
 from fedpohcs.runs.loading import LAST_ROUNDS, Run
 
@@ -47,7 +47,10 @@ def write_report(
 
 
 def render_report(groups: Sequence[Group], title: str, thresholds: Sequence[float] | None = None) -> str:
-    """The report as one HTML document."""
+    """The report as one HTML document, which draws every client."""
+    for run in (run for group in groups for run in group.runs):
+        n, remedy = run.config.federation.num_clients, "Use fedpohcs compare: its tables and curves need no clients."
+        require(n <= MOST_LISTED, "federation.num_clients", n, f"must not exceed {MOST_LISTED} in a report", remedy)
     return render_page(report_data(groups, thresholds), title)
 
 

@@ -18,7 +18,7 @@ from fedpohcs.cli.display import GridDisplay, ProgressDisplay
 from fedpohcs.cli.grid import complete_run, local_launcher, read_progress, run_grid
 from fedpohcs.cli.json_lines import GridJsonLines, JsonLines
 from fedpohcs.cli.ray import ray_cluster
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.config import MOST_LISTED, ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.processes import available_cores, refuse_while_importing
 from fedpohcs.runs.experiment import check_names
@@ -116,7 +116,10 @@ def plan_runs(wanted: Mapping[Path, ExperimentConfig], out: Path, overwrite: boo
 
 
 def write_results(folders: Sequence[Path], out: Path, *, quiet: bool = False) -> None:
-    """Print the statistics; write tables, figures and the report into `out`, and say where they are."""
+    """Print the statistics; write tables, figures and the report into `out`, and say where they are.
+
+    What draws every client is left out where there are too many.
+    """
     groups = load_groups(folders)
     statistics = tables.statistics_tables(groups)
     if not quiet:
@@ -124,11 +127,14 @@ def write_results(folders: Sequence[Path], out: Path, *, quiet: bool = False) ->
     (out / "table.md").write_text(rendering.to_markdown(statistics), encoding="utf-8")
     (out / "table.csv").write_text(tables.to_csv(groups), encoding="utf-8")
     save_figure(return_by_round(groups), out / "curves.png")
-    save_figure(participation(groups), out / "participation.png")
-    write_report(groups, out / "report.html")
+    names = ["table.md", "table.csv", "curves.png"]
+    if all(run.config.federation.num_clients <= MOST_LISTED for group in groups for run in group.runs):
+        save_figure(participation(groups), out / "participation.png")
+        write_report(groups, out / "report.html")
+        names += ["participation.png", "report.html"]
     for line in () if quiet else summary_lines(groups):
         print(line)
-    for name in () if quiet else ("table.md", "table.csv", "curves.png", "participation.png", "report.html"):
+    for name in () if quiet else names:
         print(out / name)
 
 

@@ -54,12 +54,11 @@ class FleetDisplay(ProgressDisplay):
 
 def _shown(run: Run, number: int) -> RoundRecord:
     """The record of a round, as far as it is on disk."""
-    returns = run.client_returns[number]
-    evaluated = np.flatnonzero(~np.isnan(returns))
+    evaluated, returns = run.returns_in(number)
     row = int(np.flatnonzero(run.timings["round"] == number)[0])
     seconds = {phase: float(run.timings[phase][row]) for phase in PHASES if phase != "total"}
     nobody = np.arange(0)
-    evaluation = Evaluation(evaluated, returns[evaluated], np.zeros(len(evaluated), np.int64))
+    evaluation = Evaluation(evaluated, returns, np.zeros(len(evaluated), np.int64))
     table = run.clients
     trained = (table["round"] == number) & (table["role"] == "selected") & (table["metric"] == "steps")
     selection, steps = Selection(table["client"][trained]), table["value"][trained]

@@ -18,7 +18,8 @@ from fedpohcs.core.scenario import WorldConfig, scenario_class, scenario_for, wi
 SHARDED = ("sharded", "ray")
 """Executors whose groups of clients are fixed, and apart from each other."""
 SHARD_DEVICES = 2  # host devices where groups are apart: part of the results, as XLA cuts loops by their number
-MOST_CLIENTS = 2**16 - 1  # reports hold ids of 16 bits
+MOST_CLIENTS = 10_000_000  # a few numbers for each of them fit in the memory of any machine
+MOST_LISTED = 2**16 - 1  # clients that can all be evaluated, or named one by one
 Placement = Literal["between", "beyond"]
 """Where the worlds of held-out clients lie: between those of the clients that train, or beyond their range."""
 
@@ -60,6 +61,9 @@ class FederationConfig:
     """Clients in an evaluation, drawn at random for every round; means are then of a sample. None: all clients."""
     full_evaluation_rounds: tuple[int, ...] = ()
     """With evaluated_clients: rounds in which all clients are evaluated nevertheless; 0 is the untrained policy."""
+    newcomers: Literal["pooled", "play"] = "pooled"
+    """With evaluated_clients: how the filters of a client begin that acts for the first time after others: with the
+    pooled statistics of those that came last, at no cost, or with steps of its own (learner.filter_warmup_steps)."""
     compared_pairs: Literal["shared", "all"] = "shared"
     """Compare tables on the pairs that at least two candidates visited, or on all. With privacy always on all."""
     personal: Literal["none", "critic", "last-layer", "embedding", "all"] = "none"

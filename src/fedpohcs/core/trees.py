@@ -49,6 +49,11 @@ def same_form(tree: Any, other: Any) -> bool:
     return _form(tree) == _form(other)
 
 
+def same_rows(tree: Any, one: Any, number: int) -> bool:
+    """Whether a tree has so many rows of arrays that are named, shaped and typed as those of `one`."""
+    return _form(tree) == {name: ((number, *shape), dtype) for name, (shape, dtype) in _form(one).items()}
+
+
 def _form(tree: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (array.shape, array.dtype) for name, array in named_arrays(tree).items()}
 
@@ -58,6 +63,22 @@ def take_clients(tree: Any, index: Any) -> Any:
     import jax
 
     return jax.tree.map(lambda x: np.asarray(x)[index], tree)
+
+
+def merged_rows(clients: Any, tree: Any, later_clients: Any, later: Any) -> tuple[NDArray[np.int64], Any]:
+    """Rows of clients, with later ones in their place, or after them where a client had none."""
+    import jax
+
+    _, old_rows, new_rows = np.intersect1d(clients, later_clients, assume_unique=True, return_indices=True)
+    added = np.ones(len(later_clients), bool)
+    added[new_rows] = False
+
+    def merge(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+        rows = np.concatenate([old, new[added]])
+        rows[old_rows] = new[new_rows]
+        return rows
+
+    return np.concatenate([clients, later_clients[added]]), jax.tree.map(merge, tree, later)
 
 
 def finite_clients(stacked: Any) -> NDArray[np.bool_]:

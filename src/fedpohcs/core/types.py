@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpohcs.core.errors import UserError
+from fedpohcs.core.trees import merged_rows
 
 Params = Any  # a pytree of arrays: policy, critic and KL coefficient
 AnyArray = Any  # JAX inside a compiled program, NumPy outside
@@ -138,6 +139,31 @@ class ServerState(NamedTuple):
     )
     clock: float = 0.0  # simulated seconds
     under_way: tuple[Any, ...] = ()  # updates of asynchronous rounds that have not arrived; `server.clock.UnderWay`
+
+
+class KnownReturns(NamedTuple):
+    """Returns of clients in their latest evaluation, as checkpoints store those of a population that is sampled."""
+
+    client: ClientIds
+    mean_return: Vector
+    whole: bool  # False: only those that have changed since an earlier checkpoint
+
+    @classmethod
+    def of(cls, returns: Vector, earlier: Vector | None = None) -> "KnownReturns":
+        """Those of all clients, [N], that are known, or that differ from earlier ones."""
+        new = ~np.isnan(returns) if earlier is None else ~np.isnan(returns) & (returns != earlier)
+        client = np.flatnonzero(new)
+        return cls(client, returns[client], earlier is None)
+
+    def followed_by(self, later: "KnownReturns") -> "KnownReturns":
+        """These returns with later ones in their place."""
+        return KnownReturns(*merged_rows(self.client, self.mean_return, later.client, later.mean_return), whole=True)
+
+    def of_all(self, num_clients: int) -> Vector:
+        """The return of every client, [N]; NaN: unknown."""
+        returns = np.full(num_clients, np.nan)
+        returns[self.client] = self.mean_return
+        return returns
 
 
 class RoundTiming(NamedTuple):

@@ -3,7 +3,7 @@
 import importlib.util
 import signal
 
-from fedpohcs.core.config import ExperimentConfig
+from fedpohcs.core.config import MOST_LISTED, ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 
 
@@ -39,7 +39,7 @@ def require_masked(config: ExperimentConfig) -> None:
 
 
 def require_shared(config: ExperimentConfig) -> None:
-    """Refuse what only clients in one process can do: personal weights, shared filters, simulated time, fine-tuning."""
+    """Refuse what only clients in one process can do: personal weights, shared filters, simulated time, and so on."""
     kept, rule = config.federation.personal, "must be none on Flower: nodes keep no weights of their own"
     require(kept == "none", "federation.personal", kept, rule, "Use fedpohcs train.")
     filters, rule = config.federation.filters, "must be own on Flower: nodes send no statistics of what they see"
@@ -48,6 +48,11 @@ def require_shared(config: ExperimentConfig) -> None:
     require(model == "none", "time.model", model, rule, "Use fedpohcs train.")
     iterations, rule = config.federation.finetune_iterations, "must be 0 on Flower: nodes do not train on alone"
     require(iterations == 0, "federation.finetune_iterations", iterations, rule, "Use fedpohcs train.")
+    federation, rule = config.federation, "must be play on Flower: nodes send no statistics of what they see"
+    plays = federation.newcomers == "play" or federation.evaluated_clients is None
+    require(plays, "federation.newcomers", federation.newcomers, rule)
+    number, rule = federation.num_clients, f"must not exceed {MOST_LISTED} on Flower: the server knows every client"
+    require(number <= MOST_LISTED, "federation.num_clients", number, rule, "Use fedpohcs train.")
 
 
 def require_trusted(config: ExperimentConfig) -> None:

@@ -150,8 +150,8 @@ class RemoteClient:
     def _keep(self, folder: Path, executor: LocalExecutor, request: Request, params: Params) -> dict[str, np.ndarray]:
         """Keep the policy with this client's filter, and return the filter if the server may see it."""
         learner = executor.learner
-        filters = learner.stored_filters(executor.state.filters) if self.config.learner.filter_observations else {}
-        own = own_statistics(filters, self.client)
+        filtered = self.config.learner.filter_observations
+        own = own_statistics(learner.stored_filters(executor.filters_of(self._me))) if filtered else {}
         keep_policy(folder, self.config, request.round, {**learner.arrays(params), **own})
         return own if self.member is None else {}
 

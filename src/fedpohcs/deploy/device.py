@@ -38,10 +38,10 @@ def run_folder(states: Path, run: str, client: int) -> Path:
     return states / run / f"client-{client}"
 
 
-def own_statistics(stored: Mapping[str, np.ndarray], client: int) -> dict[str, np.ndarray]:
-    """The filter of one client among those of all; nothing if the learner has no such filters."""
+def own_statistics(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The first of the filters, without the axis of clients; nothing if the learner has no such filters."""
     known = all(name in stored for name in STATISTICS)
-    return {name: np.asarray(stored[name][client]) for name in STATISTICS} if known else {}
+    return {name: np.asarray(stored[name][0]) for name in STATISTICS} if known else {}
 
 
 def keep_policy(folder: Path, config: ExperimentConfig, round_number: int, arrays: Mapping[str, np.ndarray]) -> None:

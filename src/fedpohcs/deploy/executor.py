@@ -139,8 +139,9 @@ class FlowerExecutor:
         """Initial weights; a function of the seed alone."""
         return initial_params(self.learner, self.config.seed)
 
-    def snapshot(self) -> RemoteClients:
+    def snapshot(self, *, changes: bool = False) -> RemoteClients:
         """The name under which the clients keep their states."""
+        del changes  # a name is always whole
         return RemoteClients(self.run, self.default_filter)
 
     def stored_policy(self, params: Params) -> Mapping[str, np.ndarray]:
@@ -445,7 +446,7 @@ class FlowerExecutor:
         if self.config.privacy != "none" or not self.config.learner.filter_observations:
             return {}
         like = self.learner.stored_filters(jax.tree.map(lambda x: np.asarray(x)[None], self.learner.init_filters()))
-        rules = {name: ArrayRule(array.dtype, array.shape) for name, array in own_statistics(like, 0).items()}
+        rules = {name: ArrayRule(array.dtype, array.shape) for name, array in own_statistics(like).items()}
         if COUNTED in rules:
             rules[COUNTED] = rules[COUNTED]._replace(low=0, high=self._most_observations(round_number))
             rules["filters/variance"] = rules["filters/variance"]._replace(low=0)

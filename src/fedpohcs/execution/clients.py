@@ -14,7 +14,7 @@ from fedpohcs.core.randomness import Purpose, device_key, host_generator
 from fedpohcs.core.registries import ATTACKS, OPTIMISERS, SELECTORS
 from fedpohcs.core.steering import next_control
 from fedpohcs.core.trajectory import Trajectory
-from fedpohcs.core.trees import finite_clients, same_form, take_clients
+from fedpohcs.core.trees import finite_clients, same_form, same_rows, take_clients
 from fedpohcs.core.types import (
     NO_EXTRA,
     CandidateMetrics,
@@ -29,10 +29,11 @@ from fedpohcs.execution.finetuning import finetuned_evaluation
 from fedpohcs.execution.mapping import CLIENT_MAPS, ClientMap
 from fedpohcs.execution.measuring import measure_clients
 from fedpohcs.execution.pooled import MixtureBatch, train_on_mixture
+from fedpohcs.execution.store import ClientState, ClientStore, StateRows
 from fedpohcs.learners.base import Broadcast, Learner
 from fedpohcs.learners.client import ClientProgram, PlayResult, Poison, TrainingResult
 from fedpohcs.learners.personal import client_learner, with_own_vectors
-from fedpohcs.learners.shared_filters import pool_filters
+from fedpohcs.learners.shared_filters import known_filters, pool_filters, with_pooled_moments
 from fedpohcs.metrics.base import read_from, reads_evaluation
 from fedpohcs.metrics.table import find_discretiser
 from fedpohcs.server.optimisers import make_optimiser
@@ -40,15 +41,7 @@ from fedpohcs.server.protocols import MostSteps, RemoteClients
 from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import make_world
 
-
-class ClientState(NamedTuple):
-    """What the clients keep between rounds, with a leading client axis."""
-
-    filters: Any  # read by actors
-    memory: Any  # read by learning alone: momentum, a replay buffer
-    mean_return: np.ndarray  # of the latest evaluation
-
-
+NUM_POOLED = 1024  # clients with whose statistics a new one may begin: those that came last
 Remember = Callable[[int, Trajectory], None]
 """Records the episodes of a client, [T, E]."""
 
@@ -69,10 +62,23 @@ class PlayOrder(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All state that clients keep from round to round. Recorded episodes are stored as `PlayOrder`s."""
+    """State that clients keep from round to round. Recorded episodes are stored as `PlayOrder`s."""
 
     state: ClientState
     plays: list[PlayOrder]
+    whose: tuple[ClientIds, ...] | None = None  # by field of `state`, the clients of its rows; None: all
+    whole: bool = True  # False: only rows that have changed since an earlier snapshot
+
+    def rows(self, members: ClientIds) -> StateRows:
+        """The rows of the state, where a snapshot without ids has those of all members."""
+        return StateRows(self.state, (members,) * len(ClientState._fields) if self.whose is None else self.whose)
+
+    def followed_by(self, later: "Snapshot") -> "Snapshot":
+        """This snapshot with the changes of a later one."""
+        if self.whose is None or later.whose is None:
+            raise ValueError("a snapshot of changes needs the clients of its rows")
+        rows = StateRows(self.state, self.whose).followed_by(StateRows(later.state, later.whose))
+        return Snapshot(rows.state, later.plays, rows.whose)
 
 
 def most_steps(config: ExperimentConfig, learner: Learner) -> MostSteps:
@@ -141,20 +147,46 @@ class LocalExecutor(ABC):
         self.record = record
         find_discretiser(config.modelling.discretiser)  # a function that cannot be imported is refused at once
         self._start()
-        self.state = self._initial_state()
-        if snapshot is None:
-            self._warm_up_all()
-        else:
+        memory = self.program.init_memory(self.initial_params())
+        one = ClientState(self.learner.init_filters(), memory, np.zeros((), np.float32))
+        self._one: ClientState = jax.tree.map(np.asarray, one)  # that has not acted
+        self.store = ClientStore(self._one, self.num_clients + self.num_held_out)
+        if snapshot is not None:
             self._restore(snapshot)
+        elif config.federation.evaluated_clients is None:  # everyone acts in round 0
+            self._introduce(self.members)
 
-    def _warm_up_all(self) -> None:
-        """Initialise the filters. Held-out clients play separately, because last digits depend on the batch."""
-        held_out = self.members >= self.num_clients
-        for clients in (self.members[~held_out], self.members[held_out]):
-            if len(clients):
-                filters = take_clients(self.state.filters, clients)
-                self._store(clients, filters=self._warm_up(self.initial_params(), clients, filters))
-        self._share_filters()
+    @property
+    def state(self) -> ClientState:
+        """A copy of the state of all members, in the order of their ids."""
+        return self.state_of(self.members)
+
+    def state_of(self, clients: ClientIds) -> ClientState:
+        """A copy of the state of some clients, with a leading client axis."""
+        self._introduce(clients)
+        return self.store.take(clients)
+
+    def _introduce(self, clients: ClientIds) -> None:
+        """Make the state of those of the clients that act for the first time.
+
+        Held-out clients play separately, because last digits depend on the batch.
+        """
+        held_out = clients >= self.num_clients
+        for some in (clients[~held_out], clients[held_out]):
+            new = self.store.unknown(some)
+            if len(new):
+                self.store.put(new, filters=self._first_filters(new))
+                self._share_filters()
+
+    def _first_filters(self, clients: ClientIds) -> Any:
+        """The filters with which clients begin: of steps of their own, or of what others have seen lately."""
+        filters = self.store.take(clients).filters
+        if self.config.federation.personal == "embedding":
+            filters = with_own_vectors(filters, self.config.seed, clients, self.num_clients)
+        others = self.store.clients[self.store.clients < self.num_clients][-NUM_POOLED:]
+        if self.config.federation.newcomers == "pooled" and len(others):
+            return with_pooled_moments(filters, self.store.take(others).filters)
+        return self._warm_up(self.initial_params(), clients, filters)
 
     @abstractmethod
     def _start(self) -> None:
@@ -194,19 +226,23 @@ class LocalExecutor(ABC):
         """Do nothing: a further request to clients of this process costs nothing."""
 
     def stored_policy(self, params: Params) -> dict[str, np.ndarray]:
-        """The arrays of the parameters and the filters of all clients, by name."""
-        return {**self.learner.arrays(params), **self.learner.stored_filters(self.state.filters)}
+        """The arrays of the parameters and the filters of all clients, or the default one if some never acted."""
+        return {**self.learner.arrays(params), **self._stored_filters()}
+
+    def _stored_filters(self) -> dict[str, np.ndarray]:
+        stored = self.learner.stored_filters(self.store.filters)
+        return known_filters(stored, self.store.clients, self.num_clients, self.num_held_out)
 
     def evaluate(self, params: Params, round_number: int, clients: ClientIds) -> Evaluation:
         """Play, update the filters, and remember the episodes."""
-        episodes, filters = self.config.federation.evaluation_episodes, take_clients(self.state.filters, clients)
+        episodes, filters = self.config.federation.evaluation_episodes, self.filters_of(clients)
         order = PlayOrder(params, Purpose.EVALUATION, round_number, clients, filters, episodes)
         # Held-out clients are never measured; where a sample is evaluated, candidates play for themselves.
         measured = bool((clients < self.num_clients).all()) and self.config.federation.evaluated_clients is None
         result = self._play_recorded(order) if self.record and measured else self._play(order)
         could = result.steps > 0
         done = take_clients(result, could)
-        self._store(clients[could], filters=done.filters, mean_return=done.mean_return)
+        self.store.put(clients[could], filters=done.filters, mean_return=done.mean_return)
         self._share_filters()
         info = {} if done.num_lost is None else {"lost_episodes": done.num_lost.astype(float)}
         return Evaluation(clients[could], done.mean_return.astype(float), done.steps.astype(np.int64), info)
@@ -224,7 +260,7 @@ class LocalExecutor(ABC):
             result = result._replace(memory=result.memory._replace(control=control))
         # A client that diverged or could not train keeps its previous state.
         sound = finite_clients(result) & (result.steps > 0)
-        self._store(
+        self.store.put(
             clients[sound],
             filters=take_clients(result.filters, sound),
             memory=take_clients(result.memory, sound),
@@ -243,7 +279,7 @@ class LocalExecutor(ABC):
         sent = self._broadcast(params, Purpose.TRAINING, round_number)
         result = train_on_mixture(self, sent, round_number, clients)
         if finite_clients(result).all():
-            self._store(clients, filters=result.filters, memory=result.memory)
+            self.store.put(clients, filters=result.filters, memory=result.memory)
         self._share_filters()
         info = {name: value.astype(float) for name, value in result.info._asdict().items()}
         return ClientUpdates(clients, result.params, result.steps, info)
@@ -255,8 +291,8 @@ class LocalExecutor(ABC):
     def _share_filters(self) -> None:
         """Pool filters that are shared. Held-out clients read the pooled ones and add nothing."""
         if self.config.federation.filters == "shared":
-            filters = pool_filters(self.state.filters, np.arange(self.num_clients))
-            self.state = self.state._replace(filters=filters)
+            members = np.flatnonzero(self.store.clients < self.num_clients)
+            self.store.put(self.store.clients, filters=pool_filters(self.store.filters, members))
 
     def rehearse(
         self, params: Params, round_number: int, clients: ClientIds, extra: Extra = NO_EXTRA, attempt: int = 0
@@ -285,11 +321,11 @@ class LocalExecutor(ABC):
 
     def latest_returns(self, clients: ClientIds) -> Vector:
         """Mean return of each client in its latest evaluation."""
-        return self.state.mean_return[clients].astype(float)
+        return self.state_of(clients).mean_return.astype(float)
 
     def filters_of(self, clients: ClientIds) -> Any:
         """The filters of some clients, with a leading client axis."""
-        return take_clients(self.state.filters, clients)
+        return self.state_of(clients).filters
 
     def episodes_of(self, client: int, *, modelled: bool) -> Sequence[Trajectory]:
         """Recorded episodes of a client, [T, E] per recorded round, newest last; none if it did not record any.
@@ -310,7 +346,7 @@ class LocalExecutor(ABC):
         They cannot if tables have episodes of their own, or if this policy was not evaluated, or only on a sample.
         """
         federation, modelling = self.config.federation, self.config.modelling
-        filters = take_clients(self.state.filters, clients)
+        filters = self.filters_of(clients)
 
         def ordered(count: int, steps_per_episode: int | None) -> PlayOrder:
             return PlayOrder(params, Purpose.MODELLING, round_number, clients, filters, count, steps_per_episode)
@@ -325,11 +361,15 @@ class LocalExecutor(ABC):
             wanted = ordered(federation.evaluation_episodes, None)
             result = self._play_recorded(wanted) if record else self._play(wanted)
             could = result.steps > 0
-            self._store(clients[could], mean_return=result.mean_return[could])
+            self.store.put(clients[could], mean_return=result.mean_return[could])
 
-    def snapshot(self) -> Snapshot:
-        """A copy of the present state, which later rounds do not change."""
-        return Snapshot(take_clients(self.state, self.members), list(self.plays))
+    def snapshot(self, *, changes: bool = False) -> Snapshot:
+        """A copy of the present state, which later rounds do not change.
+
+        With `changes`, it may have the rows alone that changed since the last snapshot of this kind.
+        """
+        rows, whole = self.store.changes() if changes else (self.store.all_rows(), True)
+        return Snapshot(rows.state, list(self.plays), rows.whose, whole)
 
     def _restore(self, snapshot: Snapshot | RemoteClients) -> None:
         if isinstance(snapshot, RemoteClients):
@@ -337,7 +377,7 @@ class LocalExecutor(ABC):
                 "the clients of this run keep their own state. Go on with: fedpohcs flower run --resume RUN"
             )
         require_checkpoint(self._fits(snapshot), "a state of the clients of the config")
-        self._store(self.members, **snapshot.state._asdict())
+        self.store.put_rows(snapshot.rows(self.members))
         for order in snapshot.plays:
             self._play_recorded(order)
 
@@ -345,41 +385,33 @@ class LocalExecutor(ABC):
         """Whether a snapshot, which may come from a file, is one of these clients."""
         if not (isinstance(snapshot, Snapshot) and isinstance(snapshot.state, ClientState)):
             return False
-        known = isinstance(snapshot.plays, list) and all(map(self._is_playable, snapshot.plays))
-        return known and same_form(snapshot.state, take_clients(self.state, self.members))
+        playable = isinstance(snapshot.plays, list) and all(map(self._is_playable, snapshot.plays))
+        state, whose = snapshot.rows(self.members)
+        named = isinstance(whose, tuple) and len(whose) == len(state) and all(map(self._are_members, whose))
+        return playable and snapshot.whole and named and all(map(same_rows, state, self._one, map(len, whose)))
+
+    def _are_members(self, clients: Any) -> bool:
+        """Whether these are ids of members, each named once."""
+        if not (isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype.kind in "iu"):
+            return False
+        return len(np.unique(clients)) == len(clients) and bool(np.isin(clients, self.members).all())
 
     def _is_playable(self, order: Any) -> bool:
-        if not (
-            isinstance(order, PlayOrder) and isinstance(order.clients, np.ndarray) and order.clients.dtype.kind in "iu"
-        ):
+        if not (isinstance(order, PlayOrder) and self._are_members(order.clients)):
             return False
         numbers = (order.purpose, order.round_number, order.episodes, order.steps_per_episode or 1)
         counts = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers) and order.episodes > 0
-        members = bool(np.isin(order.clients, self.members).all())
-        like = take_clients(self.state.filters, order.clients) if members else None
-        return counts and members and same_form((order.params, order.filters), (self.initial_params(), like))
+        fits = same_form(order.params, self.initial_params())
+        return counts and fits and same_rows(order.filters, self._one.filters, len(order.clients))
 
     def _play_recorded(self, order: PlayOrder) -> PlayResult:
         """Play episodes and record them for later measurements."""
         self.plays = plays_in_use([*self.plays, order], self.config.modelling.history_rounds)
         return self._play(order, self._remember)
 
-    def _initial_state(self) -> ClientState:
-        memory = self.program.init_memory(self.initial_params())
-        initial = (self.learner.init_filters(), memory, np.zeros((), np.float32))
-        number = self.num_clients + self.num_held_out
-        state = ClientState(*jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], number, axis=0), initial))
-        if self.config.federation.personal != "embedding":
-            return state
-        return state._replace(filters=with_own_vectors(state.filters, self.config.seed, np.arange(self.num_clients)))
-
     def _broadcast(self, params: Params, purpose: Purpose, round_number: int) -> Broadcast:
         key = device_key(self.config.seed, purpose, round_number)
         return Broadcast(params, key, self.learner.schedule(round_number))
-
-    def _store(self, clients: ClientIds, **changes: Any) -> None:
-        for name, rows in changes.items():
-            jax.tree.map(lambda old, new: old.__setitem__(clients, new), getattr(self.state, name), rows)
 
     def _remember(self, client: int, trajectory: Trajectory) -> None:
         """Record the evaluation of a client, [T, E]; tables are made of it unless they have episodes of their own."""

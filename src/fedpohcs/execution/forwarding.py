@@ -45,9 +45,9 @@ class ForwardingExecutor:
         """The returns of the clients of the executor within after further local iterations."""
         return self.within.finetune(params, round_number, iterations)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def snapshot(self) -> Any:
+    def snapshot(self, *, changes: bool = False) -> Any:
         """The state of the executor within."""
-        return self.within.snapshot()
+        return self.within.snapshot(changes=changes)
 
     def stored_policy(self, params: Params) -> Mapping[str, Any]:
         """The policy as the executor within stores it."""

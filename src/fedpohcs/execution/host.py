@@ -84,7 +84,8 @@ class HostExecutor(LocalExecutor):
     ) -> TrainingResult:
         """Every local iteration collects for all clients that can play, then updates all."""
         start = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], len(clients), axis=0), sent.params)
-        now = Progress(start, *take_clients((self.state.filters, self.state.memory), clients))
+        state = self.state_of(clients)
+        now = Progress(start, state.filters, state.memory)
         quota, iterations = self._training_quota(sent), self.config.learner.local_iterations
         steps, num_lost = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
         able, info = np.ones(len(clients), bool), None

@@ -48,8 +48,8 @@ class InProcessExecutor(LocalExecutor):
         self, sent: Broadcast, round_number: int, clients: ClientIds, draws: Any, attempt: int
     ) -> TrainingResult:
         del round_number, attempt  # the key that is sent has them
-        env, filters, memory = take_clients((self.population, self.state.filters, self.state.memory), clients)
-        own = (ClientInputs(clients, env, filters), memory, draws)
+        state = self.state_of(clients)
+        own = (ClientInputs(clients, take_clients(self.population, clients), state.filters), state.memory, draws)
         return joined(self.clients.run_chunks(ClientProgram.train, self.program, sent, own, clients))
 
     def collect(

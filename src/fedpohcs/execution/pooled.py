@@ -17,6 +17,7 @@ from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import ClientIds
 from fedpohcs.execution.mapping import ClientMap, joined
+from fedpohcs.execution.store import ClientState
 from fedpohcs.learners.base import Broadcast, IterationResult, Learner, Progress
 from fedpohcs.learners.client import ClientProgram, TrainingResult
 
@@ -50,7 +51,10 @@ class Pooling(Protocol):
     learner: Learner
     program: ClientProgram
     clients: ClientMap
-    state: Any
+
+    def state_of(self, clients: ClientIds) -> ClientState:
+        """State of some clients."""
+        ...
 
     def collect(
         self, sent: Broadcast, round_number: int, iteration: int, clients: ClientIds, min_steps: int, filters: Any
@@ -62,8 +66,9 @@ def train_on_mixture(executor: Pooling, sent: Broadcast, round_number: int, clie
     batch = MixtureBatch.of(executor.config, executor.learner)
     learner = pooled_learner(executor.learner, batch)
     program = replace(executor.program, learner=learner)
-    now = Progress(_one(sent.params), *take_clients((executor.state.filters, executor.state.memory), clients[:1]))
-    filters, steps = take_clients(executor.state.filters, clients), np.zeros(len(clients), np.int64)
+    filters, memory, _ = executor.state_of(clients)
+    now = Progress(_one(sent.params), *take_clients((filters, memory), slice(1)))
+    steps = np.zeros(len(clients), np.int64)
     iteration, learned, counts = 0, None, np.zeros(len(clients), np.int64)
     while not iteration or steps.sum() + counts.sum() / 2 <= batch.steps_per_round:
         current = sent._replace(params=take_clients(now.params, 0))

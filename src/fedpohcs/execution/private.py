@@ -206,9 +206,9 @@ class PrivateExecutor(ForwardingExecutor):
         self.server = PrivateServer(parameters, self.wire.members, lambda messages: self.wire.exchange(messages))
         self.cohorts = Cohorts(self.server, self.wire)
 
-    def snapshot(self) -> PrivateSnapshot:
+    def snapshot(self, *, changes: bool = False) -> PrivateSnapshot:
         """A copy of the present state, which later rounds do not change."""
-        return PrivateSnapshot(self.within.snapshot(), self.answers.copy())
+        return PrivateSnapshot(self.within.snapshot(changes=changes), self.answers.copy())
 
     def measure(self, params: Params, round_number: int, clients: ClientIds, names: Set[str]) -> CandidateMetrics:
         """Return what the plan releases: the clients that the candidates chose, or rounded scores."""

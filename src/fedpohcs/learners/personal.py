@@ -127,16 +127,17 @@ def _only_vector(node: Any) -> Any:
     return Embedded(True, jax.tree.map(lambda _: False, node.within))  # pyright: ignore[reportArgumentType]
 
 
-def with_own_vectors(filters: Own, seed: int, clients: ClientIds) -> Own:
-    """The filters of all clients, [N, ...], of whom these get vectors between -1 and 1 of their own.
+def with_own_vectors(filters: Own, seed: int, clients: ClientIds, num_clients: int) -> Own:
+    """The filters of these clients, of whom those that train get vectors between -1 and 1 of their own.
 
     Others use the mean of the vectors that were averaged last, as what the server sends has it.
     """
-    for client in clients.tolist():
-        generator = host_generator(seed, Purpose.EMBEDDING, client=client)
-        for rows in jax.tree.leaves(filters.weights):
-            rows[client] = generator.uniform(-1, 1, rows.shape[1:])
-    filters.trained[clients] = True
+    for row, client in enumerate(clients.tolist()):
+        if client < num_clients:
+            generator = host_generator(seed, Purpose.EMBEDDING, client=client)
+            for rows in jax.tree.leaves(filters.weights):
+                rows[row] = generator.uniform(-1, 1, rows.shape[1:])
+            filters.trained[row] = True
     return filters
 
 

@@ -74,6 +74,53 @@ def pool_filters(filters: Any, members: ClientIds) -> Any:
     return jax.tree.map(pool, filters, is_leaf=lambda node: isinstance(node, SharedFilters))
 
 
+def known_filters(
+    stored: dict[str, np.ndarray], clients: ClientIds, number: int, held_out: int
+) -> dict[str, np.ndarray]:
+    """Stored filters as `policy.npz` has them: all in the order of ids, or the default one if some never acted.
+
+    Args:
+        stored: filters of the clients that have acted.
+        clients: whose they are.
+        number: of clients that train.
+        held_out: of clients that do not, whose ids follow.
+    """
+    if len(clients) == number + held_out:
+        order = np.argsort(clients)
+        return {name: rows[order] for name, rows in stored.items()}
+    if not stored:
+        return {}
+    count, mean, variance = (stored[f"filters/{name}"] for name in ("count", "mean", "variance"))
+    pooled = pooled_moments(Moments(count, mean, variance * count[:, None]), np.flatnonzero(clients < number))
+    variance = pooled.squares / max(pooled.seen, 1)
+    return {
+        "filters/default_mean": pooled.mean.astype(mean.dtype),
+        "filters/default_variance": variance.astype(mean.dtype),
+    }
+
+
+def with_pooled_moments(filters: Any, others: Any) -> Any:
+    """Filters of new clients with the statistics of others together, each counted as the mean client of those.
+
+    Shared filters stay as they are, because they are pooled anyway.
+
+    Args:
+        filters: of the new clients, with a leading client axis.
+        others: of clients that have acted, with a leading client axis.
+    """
+
+    def begin(new: Any, old: Any) -> Any:
+        if not _is_moments(new):
+            return new
+        number = len(old.seen)
+        seen, mean, squares = pooled_moments(old, np.arange(number))
+        return _for_all(Moments(seen / number, mean, squares / number), new)
+
+    return jax.tree.map(
+        begin, filters, others, is_leaf=lambda node: _is_moments(node) or isinstance(node, SharedFilters)
+    )
+
+
 def pooled_moments(moments: Moments, members: ClientIds) -> Moments:
     """The moments of the streams of several clients, [N, ...], as if they were one stream (Chan et al., 1983)."""
     seen, means, squares = (np.asarray(x, np.float64)[members] for x in moments)

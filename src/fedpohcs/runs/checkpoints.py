@@ -2,6 +2,9 @@
 
 A file is one line that names the format, the SHA-256 of the rest and its length; one line of JSON with the config, the
 round and the shape of the state; then the bytes of its arrays. It appears under its name only when it is complete.
+
+Where few clients act in a round, a file has the state of those that changed since another one, which its name tells:
+`round-000012.after-000011.ckpt`. The file of round 11 is kept as long as it is needed.
 """
 
 import hashlib
@@ -17,7 +20,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +33,7 @@ from fedpohcs.core.types import ServerState
 from fedpohcs.runs.policy import PLAIN_KINDS
 
 FORMAT = "fedpohcs-checkpoint-1"
+NAME = re.compile(r"round-(\d{6,})(?:\.after-(\d{6,}))?\.ckpt")
 NUM_KEPT = 3
 SERVER_STATE_NAMES = ("server-state", "fedpohcs.types:ServerState")  # the second one in release 0.1
 FREE_KEYS = frozenset({"rounds"})
@@ -39,6 +43,7 @@ FREE_KEYS = frozenset({"rounds"})
 RENAMED_TYPES = {
     "fedpohcs.deploy.member:Kept": "kept-membership",
     "fedpohcs.execution.clients:Asked": "play-order",
+    "fedpohcs.execution.clients:ClientState": "client-state",
     "fedpohcs.experiment:Saved": "saved",
     "fedpohcs.selection:OnePhaseState": "one-phase-state",
 }
@@ -51,6 +56,7 @@ class Checkpoint(NamedTuple):
     round: int
     config: dict[str, Any]
     state: Any  # named tuples, tuples, lists, dicts, None, numbers, text and arrays
+    after: int | None = None  # round of the checkpoint that has the state of clients that did not change since
 
 
 PLAIN_TYPE = re.compile(rf"[<>|][{PLAIN_KINDS}]\d{{1,3}}")  # of an array, as NumPy writes it
@@ -68,6 +74,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
     skeleton = _pack(checkpoint.state, arrays)
     shapes = [[array.dtype.str, array.shape] for array in arrays]
     head = {"round": checkpoint.round, "config": checkpoint.config, "state": skeleton, "arrays": shapes}
+    head |= {} if checkpoint.after is None else {"after": checkpoint.after}
     body = b"".join([json.dumps(head).encode(), b"\n", *(array.tobytes() for array in arrays)])
     return f"{FORMAT} {hashlib.sha256(body).hexdigest()} {len(body)}\n".encode() + body
 
@@ -84,7 +91,7 @@ def from_bytes(data: bytes) -> Checkpoint:
     try:
         head = json.loads(text)
         state = _unpack(head["state"], _read_arrays(head["arrays"], raw))
-        return _checked(Checkpoint(head["round"], head["config"], state))
+        return _checked(Checkpoint(head["round"], head["config"], state, head.get("after")))
     except MALFORMED as error:
         raise DamagedError(f"has no sound content ({type(error).__name__})") from error
 
@@ -106,7 +113,64 @@ def _read_arrays(described: Sequence[tuple[str, Sequence[int]]], raw: bytes) -> 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
     if type(checkpoint.round) is not int or not isinstance(checkpoint.config, dict):
         raise ValueError("a checkpoint needs a round and a config")
+    if checkpoint.after is not None and not (
+        type(checkpoint.after) is int and 0 <= checkpoint.after < checkpoint.round
+    ):
+        raise ValueError("a checkpoint can only build on an earlier one")
     return checkpoint
+
+
+@runtime_checkable
+class Part(Protocol):
+    """A part of a state that may hold only what has changed since an earlier checkpoint."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds everything."""
+        ...
+
+    def followed_by(self, later: Any) -> Any:
+        """This part, which is whole, with the changes of a later one."""
+        ...
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint of a run, completed by those that it builds on; `DamagedError` if one of them is not sound."""
+    newest = from_bytes(path.read_bytes())
+    links = [newest]
+    while (after := links[-1].after) is not None:
+        found = [file for file in checkpoint_files(path.parent.parent) if round_of(file) == after]
+        if not found:
+            raise DamagedError(f"builds on the checkpoint of round {after}, which is missing")
+        try:
+            links.append(from_bytes(found[-1].read_bytes()))
+        except DamagedError as error:
+            raise DamagedError(f"builds on {found[-1].name}, which {error}") from error
+        if links[-1].round != after:
+            raise DamagedError(f"builds on {found[-1].name}, which is of another round")
+    state = links[-1].state
+    try:
+        for link in reversed(links[:-1]):
+            state = _completed(state, link.state)
+    except MALFORMED as error:
+        raise DamagedError(f"does not fit the checkpoints that it builds on ({type(error).__name__})") from error
+    return newest._replace(state=state, after=None)
+
+
+def is_whole(state: Any) -> bool:
+    """Whether no part of a state holds only what has changed."""
+    if isinstance(state, Part):
+        return state.whole
+    return not (isinstance(state, tuple) and hasattr(state, "_fields")) or all(map(is_whole, state))
+
+
+def _completed(earlier: Any, later: Any) -> Any:
+    """A later state, whose parts that hold only changes are completed from an earlier one."""
+    if is_whole(later):
+        return later
+    if isinstance(later, Part):
+        return earlier.followed_by(later)
+    return type(later)(*map(_completed, earlier, later))
 
 
 def stored_weight_bytes(folder: Path) -> float:
@@ -206,28 +270,63 @@ def _named_tuple(name: str) -> Callable[..., Any]:
 
 def checkpoint_files(folder: Path) -> list[Path]:
     """All checkpoints of a run, oldest first."""
-    return sorted((folder / "checkpoints").glob("round-*.ckpt"))
+    found = [path for path in (folder / "checkpoints").glob("round-*.ckpt") if NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (round_of(path), path.name))
 
 
-def checkpoint_name(round_number: int) -> str:
+def round_of(path: Path) -> int:
+    """The round of a checkpoint, from its name."""
+    return _numbers(path)[0]
+
+
+def _numbers(path: Path) -> tuple[int, int | None]:
+    """The round of a checkpoint, and that of the one it builds on, from its name."""
+    match = NAME.fullmatch(path.name)
+    assert match is not None  # `checkpoint_files` gives no others
+    return int(match[1]), int(match[2]) if match[2] else None
+
+
+def checkpoint_name(round_number: int, after: int | None = None) -> str:
     """The name of the file of a round."""
-    return f"round-{round_number:06d}.ckpt"
+    return f"round-{round_number:06d}" + ("" if after is None else f".after-{after:06d}") + ".ckpt"
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint completely or not at all, then delete the oldest ones."""
     place = folder / "checkpoints"
     place.mkdir(exist_ok=True)
-    path = place / checkpoint_name(checkpoint.round)
+    path = place / checkpoint_name(checkpoint.round, checkpoint.after)
     replace_file(path, to_bytes(checkpoint))
+    for other in checkpoint_files(folder):
+        if round_of(other) == checkpoint.round and other != path:
+            other.unlink(missing_ok=True)
     keep_newest(folder, NUM_KEPT)
     return path
 
 
 def keep_newest(folder: Path, count: int) -> None:
-    """Delete all checkpoints except the newest ones."""
-    for old in checkpoint_files(folder)[:-count]:
-        old.unlink(missing_ok=True)
+    """Delete all checkpoints except the newest ones, the newest two that are whole, and those that they build on.
+
+    So a damaged file among changes leaves an earlier checkpoint to go on from. With a count of 1 one whole file is
+    kept.
+    """
+    files = checkpoint_files(folder)
+    whole = [path for path in files if _numbers(path)[1] is None]
+    kept = {*files[-count:], *whole[-min(count, 2) :]}
+    needed: set[int | None] = set()
+    for path in reversed(files):
+        number, after = _numbers(path)
+        if path in kept or number in needed:
+            needed.add(after)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def discard_after(folder: Path, round_number: int) -> None:
+    """Delete the checkpoints of later rounds, on which no file of a run that goes on from here may build."""
+    for path in checkpoint_files(folder):
+        if round_of(path) > round_number:
+            path.unlink(missing_ok=True)
 
 
 def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -> Checkpoint | None:
@@ -238,7 +337,7 @@ def latest_checkpoint(folder: Path, config: ExperimentConfig, last_round: int) -
     problems = []
     for path in reversed(checkpoint_files(folder)):
         try:
-            checkpoint = from_bytes(path.read_bytes())
+            checkpoint = read_checkpoint(path)
         except (DamagedError, OSError) as error:
             problems.append(f"{path.name} {error}")
             warnings.warn(f"checkpoint {path} {error}; trying the one before", stacklevel=2)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpohcs.core.config import ExperimentConfig, Placement
+from fedpohcs.core.config import MOST_LISTED, ExperimentConfig, Placement
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.trees import named_arrays
 from fedpohcs.core.types import ClientIds, Params, Vector
@@ -77,7 +77,9 @@ def evaluate_policy(
         everyone = np.arange(number)
         own = everyone < min(_num_common(source, config), len(arrays.get("filters/mean", ())))
         if source.learner.filter_observations:
-            _fill_filters(executor.state.filters.observation, arrays, own, source.federation.num_clients)
+            filters = executor.filters_of(everyone)
+            _fill_filters(filters.observation, arrays, own, source.federation.num_clients)
+            executor.store.put(everyone, filters=filters)
         params = _filled_params(executor.initial_params(), arrays, str(stored))
         played = FIRST_ROUND + seed
         if finetune:
@@ -101,12 +103,16 @@ def _population(
     federation = source.federation
     number = federation.num_clients if clients is None else clients
     require(number > 0, "clients", number, "must be at least 1")
+    most, remedy = MOST_LISTED, "Evaluate fewer, spread over the same level: --clients 600."
+    require(number <= most, "clients", number, f"must not exceed {most}, which are evaluated one by one", remedy)
     federation = replace(
         federation,
         num_clients=number,
         num_candidates=1,
         num_selected=1,
         client_weights=None,
+        evaluated_clients=None,
+        full_evaluation_rounds=(),
         personal="none",  # what is stored is the shared policy
         filters="own",  # each client's, as they are stored
         pooled=False,

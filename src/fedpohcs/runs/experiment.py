@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,17 +13,24 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedpohcs.core.config import SHARDED, ExperimentConfig, to_dict
+from fedpohcs.core.config import MOST_LISTED, SHARDED, ExperimentConfig, to_dict
 from fedpohcs.core.errors import require, require_checkpoint, require_known
 from fedpohcs.core.learning import PolicyGradientConfig
 from fedpohcs.core.processes import interrupts_deferred, refuse_while_importing
 from fedpohcs.core.registries import AGGREGATORS, ALGORITHMS, ATTACKS, OPTIMISERS, SELECTORS, register_plugins
 from fedpohcs.core.trees import same_form
-from fedpohcs.core.types import Params, RoundRecord, ServerState
+from fedpohcs.core.types import KnownReturns, Params, RoundRecord, ServerState
 from fedpohcs.execution import make_protected_executor, with_byzantine_clients
 from fedpohcs.execution.cluster import REMEDY
 from fedpohcs.metrics.base import find_metric, hidden_as, reads_evaluation
-from fedpohcs.runs.checkpoints import Checkpoint, CheckpointWriter, keep_newest, latest_checkpoint
+from fedpohcs.runs.checkpoints import (
+    Checkpoint,
+    CheckpointWriter,
+    discard_after,
+    is_whole,
+    keep_newest,
+    latest_checkpoint,
+)
 from fedpohcs.runs.folder import RunFolder, round_figures
 from fedpohcs.runs.keeping import KEEP_BEST, Keep, Keeper
 from fedpohcs.server.candidates import client_weight
@@ -31,6 +39,7 @@ from fedpohcs.server.optimisers import ServerOptimiser, make_optimiser
 from fedpohcs.server.protocols import Executor
 from fedpohcs.server.selection import Selector, make_selector
 from fedpohcs.server.selection.base import asks_every_candidate
+from fedpohcs.server.selection.checks import ask_clients
 from fedpohcs.worlds import check_world, make_world
 from fedpohcs.worlds.host import HostWorld
 
@@ -103,6 +112,7 @@ class Training:
         self.optimiser = make_optimiser(optimiser_name(config, self.selector), config.server_optimiser)
         self.times = make_times(config)
         self.state = saved.server if saved else self._first_state()
+        self._stored: ServerState | None = None  # of the last checkpoint
 
     def _first_state(self) -> ServerState:
         params = self.executor.initial_params()
@@ -113,6 +123,7 @@ class Training:
         from fedpohcs.server.round import evaluate_start, latest_returns, run_round
 
         config = self.config
+        self._warn_of_growth()
         if self.is_new:
             self.is_new = False
             record = evaluate_start(self.state, self.executor, self.selector, config.federation, config.seed)
@@ -132,6 +143,19 @@ class Training:
             )
             yield self._finetuned(record)
 
+    def _warn_of_growth(self) -> None:
+        """Say once that a selector deals with all clients, where a sample of them is evaluated to save time."""
+        from fedpohcs.server.round import ask_question
+
+        federation = self.config.federation
+        if federation.evaluated_clients is None:
+            return
+        question = ask_question(self.state.round, self.selector, federation, self.config.seed)
+        asked = ask_clients(self.selector, question, self.state.selector_state)
+        if max(len(asked), len(question.candidates)) > federation.num_candidates:
+            text = f"selector {self.selector.name!r} asks all {federation.num_clients} clients"
+            warnings.warn(f"{text}: time and memory of a round grow with the population", stacklevel=3)
+
     def _finetuned(self, record: RoundRecord) -> RoundRecord:
         """The record of the last round with the returns of clients that train on alone, if the config wants them."""
         iterations = self.config.federation.finetune_iterations
@@ -144,9 +168,14 @@ class Training:
         """The arrays of the present policy and the filters of the clients, by name."""
         return self.executor.stored_policy(self.state.params)
 
-    def snapshot(self) -> RunState:
-        """A copy of the present state, which later rounds do not change."""
-        return RunState(self.state, self.executor.snapshot())
+    def checkpoint(self) -> Checkpoint:
+        """The present state, which later rounds do not change, or what has changed since the last checkpoint."""
+        clients, server = self.executor.snapshot(changes=True), self.state
+        earlier, self._stored = None if is_whole(clients) else self._stored, server
+        if self.config.federation.evaluated_clients is not None and server.returns is not None:
+            server = server._replace(returns=KnownReturns.of(server.returns, earlier and earlier.returns))
+        state = RunState(server, clients)
+        return Checkpoint(server.round, to_dict(self.config), state, earlier and earlier.round)
 
 
 def start_training(config: ExperimentConfig, make_clients: MakeExecutor = make_protected_executor) -> Training:
@@ -249,10 +278,23 @@ def _continue_training(folder: RunFolder, make_clients: MakeExecutor) -> Trainin
         isinstance(saved, RunState) and isinstance(saved.server, ServerState) and saved.server.round == checkpoint.round
     )
     require_checkpoint(form, "the state of a server in that round")
+    saved = saved._replace(server=_with_all_returns(saved.server, folder.config.federation.num_clients))
     training = Training(folder.config, saved, make_clients)
     require_checkpoint(same_form(saved.server.params, training.executor.initial_params()), "a policy of the config")
     folder.cut_after(checkpoint.round)
+    discard_after(folder.path, checkpoint.round)
     return training
+
+
+def _with_all_returns(server: ServerState, num_clients: int) -> ServerState:
+    """The state with the returns of all clients, where a checkpoint has those that are known."""
+    if not isinstance(server.returns, KnownReturns):
+        return server
+    try:
+        return server._replace(returns=server.returns.of_all(num_clients))
+    except (LookupError, TypeError, ValueError):
+        require_checkpoint(False, "returns of the clients of the config")
+        raise
 
 
 def _run_all(
@@ -293,7 +335,7 @@ def _run_all(
                     folder.save_policy(training.stored_policy(), record.round, which)
             due = checkpoint_every and (record.round % checkpoint_every == 0 or record.round == config.rounds)
             if writer is not None and due:
-                writer.submit(Checkpoint(record.round, to_dict(config), training.snapshot()))
+                writer.submit(training.checkpoint())
             if any([observer.on_round(record) for observer in observers]):
                 break
         if training.state.round >= config.rounds:
@@ -350,6 +392,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
     _check_pooling(config, selector)
     _check_time(config)
     _check_shards(config)
+    _check_listed(config)
     if config.privacy != "none":
         _check_privacy(config, selector)
     is_host = issubclass(world, HostWorld)
@@ -357,7 +400,7 @@ def check_names(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
         check_acting(config, world)  # worlds made with JAX must wait until that is configured
     elif not elsewhere:
         if not is_host:  # its settings decide about actions
-            configure_jax(config.groups)
+            configure_jax(config.num_devices)
         check_acting(config, make_world(config))  # says what is missing
 
 
@@ -418,6 +461,8 @@ def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
     rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
     hidden = federation.filters == "own" or config.privacy == "none"
     require(hidden, "federation.filters", federation.filters, rule, "Use own.")
+    hidden = federation.newcomers == "play" or federation.evaluated_clients is None or config.privacy == "none"
+    require(hidden, "federation.newcomers", federation.newcomers, rule, "Use play.")
 
 
 def _check_shards(config: ExperimentConfig) -> None:
@@ -447,6 +492,20 @@ def _check_time(config: ExperimentConfig) -> None:
     plain = federation.aggregator == "parameter-mean"
     require(plain or not config.time.asynchronous, "time.asynchronous", True, rule)
     make_times(config)
+
+
+def _check_listed(config: ExperimentConfig) -> None:
+    """Refuse populations of which all clients cannot be evaluated, or named one by one, where that is needed."""
+    federation = config.federation
+    needs = {
+        "unless federation.evaluated_clients is set": federation.evaluated_clients is None,
+        "with federation.client_weights, which name every client": federation.client_weights is not None,
+        "with federation.finetune_iterations, which train every client": federation.finetune_iterations > 0,
+        "with privacy, for which every client has keys": config.privacy != "none",
+    }
+    number = federation.num_clients + federation.held_out_clients
+    for rule in (rule for rule, needed in needs.items() if needed):
+        require(number <= MOST_LISTED, "federation.num_clients", number, f"must not exceed {MOST_LISTED} {rule}")
 
 
 def _steers(config: ExperimentConfig, selector: Selector) -> bool:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpohcs.core.array_rules import LARGEST_RETURN
-from fedpohcs.core.config import ExperimentConfig, from_dict
+from fedpohcs.core.config import MOST_LISTED, ExperimentConfig, from_dict
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.reading import parse_json_object, read_settings
-from fedpohcs.core.types import Vector
+from fedpohcs.core.types import ClientIds, Vector
 from fedpohcs.runs.layout import (
     ALL_COLUMNS,
     BAD_REPLY,
@@ -74,6 +74,12 @@ class Run:
         returns[self.clients["client"][rows]] = self.clients["value"][rows]
         return returns
 
+    def returns_in(self, round_number: int) -> tuple[ClientIds, Vector]:
+        """The clients that were evaluated after a round, and the mean return of each."""
+        table = self.clients
+        rows = (table["role"] == "evaluated") & (table["metric"] == "mean_return") & (table["round"] == round_number)
+        return table["client"][rows], table["value"][rows]
+
     def _returns(self, role: str, first: int, number: int) -> Vector:
         """Mean return per round and client in a role, whose ids start at `first`."""
         table = self.clients
@@ -82,15 +88,26 @@ class Run:
         returns[table["round"][rows], table["client"][rows] - first] = table["value"][rows]
         return returns
 
+    def _final(self, role: str, first: int, number: int) -> Vector:
+        """Mean return over the last rounds by client; NaN for a client never evaluated in them."""
+        table, since = self.clients, len(self.rounds["round"]) - LAST_ROUNDS
+        rows = (table["role"] == role) & (table["metric"] == "mean_return") & (table["round"] >= since)
+        rows &= ~np.isnan(table["value"])
+        client, value = table["client"][rows] - first, table["value"][rows]
+        times = np.bincount(client, minlength=number)
+        total = np.bincount(client, value, minlength=number)
+        return np.divide(total, times, out=np.full(number, np.nan), where=times > 0)
+
     @cached_property
     def final_returns(self) -> Vector:
         """Mean return of every client over the last rounds, [N]; NaN for a client never evaluated in them."""
-        return _last_known_mean(self.client_returns)
+        return self._final("evaluated", 0, self.config.federation.num_clients)
 
     @cached_property
     def final_held_out_returns(self) -> Vector:
         """Mean return of every held-out client over the last rounds, [H]."""
-        return _last_known_mean(self.held_out_returns)
+        federation = self.config.federation
+        return self._final(HELD_OUT, federation.num_clients, federation.held_out_clients)
 
     @cached_property
     def times_selected(self) -> NDArray[np.int64]:
@@ -103,14 +120,6 @@ class Run:
         """Number of replies that were left out, by phase and rule: `{"train, finite": 2}`."""
         metrics = self.clients["metric"][self.clients["role"] == BAD_REPLY].tolist()
         return Counter(", ".join(metric.split("/", 2)[:2]) for metric in metrics)
-
-
-def _last_known_mean(returns: Vector) -> Vector:
-    """Mean over the last rounds by client, without NaN."""
-    last = returns[-LAST_ROUNDS:]
-    known = ~np.isnan(last)
-    mean = np.full(last.shape[1], np.nan)
-    return np.divide(np.where(known, last, 0).sum(0), known.sum(0), out=mean, where=known.any(0))
 
 
 def read_config(path: Path) -> ExperimentConfig:
@@ -191,8 +200,12 @@ def _check_clients(clients: dict[str, NDArray[Any]], config: ExperimentConfig) -
 
 
 def _check_size(num_rounds: int, num_rows: int, config: ExperimentConfig) -> None:
-    """Refuse a small folder that announces so many clients and rounds that its returns would fill the memory."""
-    announced = num_rounds * (config.federation.num_clients + config.federation.held_out_clients)
+    """Refuse a small folder that announces so many clients and rounds that its returns would fill the memory.
+
+    Returns of large populations are never made a table of all rounds and clients.
+    """
+    number = config.federation.num_clients + config.federation.held_out_clients
+    announced = number * num_rounds if number <= MOST_LISTED else 0
     most = min(MOST_RETURNS, FEW_RETURNS + RETURNS_A_ROW * num_rows)
     if announced > most:
         raise UserError(

@@ -9,7 +9,7 @@ import numpy as np
 from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.errors import UserError, require_checkpoint
 from fedpohcs.core.trees import named_arrays
-from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, checkpoint_files, checkpoint_name, from_bytes
+from fedpohcs.runs.checkpoints import Checkpoint, DamagedError, checkpoint_files, read_checkpoint, round_of
 from fedpohcs.runs.keeping import FOLDER, LAST, policy_file
 from fedpohcs.runs.layout import POLICY_ROUND
 from fedpohcs.runs.policy import DEFAULT_MEAN, DEFAULT_VARIANCE, default_moments, read_arrays
@@ -106,10 +106,10 @@ def _read_checkpoint(stored: Stored) -> Checkpoint | None:
         return None
     files = checkpoint_files(stored.run)
     if stored.which != LAST:
-        files = [path for path in files if path.name == checkpoint_name(int(stored.which))]
+        files = [path for path in files if round_of(path) == int(stored.which)]
     for path in reversed(files):
         try:
-            return from_bytes(path.read_bytes())
+            return read_checkpoint(path)
         except (DamagedError, OSError):  # being replaced, or damaged: the one before
             continue
     return None
@@ -118,6 +118,7 @@ def _read_checkpoint(stored: Stored) -> Checkpoint | None:
 def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[str, np.ndarray]:
     """What `Executor.stored_policy` gave when the checkpoint was written."""
     from fedpohcs.learners.personal import client_learner
+    from fedpohcs.learners.shared_filters import known_filters
     from fedpohcs.worlds import make_world
 
     state: Any = checkpoint.state
@@ -132,7 +133,10 @@ def _from_checkpoint(checkpoint: Checkpoint, config: ExperimentConfig) -> dict[s
         )
         return {**named_arrays(state.server.params), **clients.default_filter}
     learner = client_learner(config, make_world(config))
-    return {**learner.arrays(state.server.params), **learner.stored_filters(clients.state.filters)}
+    number, held_out = config.federation.num_clients, config.federation.held_out_clients
+    rows = clients.rows(np.arange(number + held_out))
+    stored = known_filters(learner.stored_filters(rows.state.filters), rows.whose[0], number, held_out)
+    return {**learner.arrays(state.server.params), **stored}
 
 
 def _names(run: Path) -> list[str]:

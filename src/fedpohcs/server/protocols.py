@@ -61,8 +61,11 @@ class Executor(Protocol):
         """Play evaluation episodes with the given parameters."""
         ...
 
-    def snapshot(self) -> Any:
-        """The state of the clients that checkpoints must store, as a tree of arrays."""
+    def snapshot(self, *, changes: bool = False) -> Any:
+        """The state of the clients that checkpoints must store, as a tree of arrays.
+
+        With `changes` it may be what has changed since the last snapshot with `changes`.
+        """
         ...
 
     def stored_policy(self, params: Params) -> Mapping[str, Any]:
