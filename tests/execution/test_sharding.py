@@ -123,6 +123,23 @@ def test_a_run_that_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_clients_that_never_acted_are_in_no_shard_and_a_run_goes_on_without_them(tmp_path: Path) -> None:
+    sampled = replace(SMALL, num_clients=12, num_candidates=3, evaluated_clients=2, newcomers="play")
+    config = replace(CONFIG, federation=sampled)
+    run_experiment(config, tmp_path / "whole")
+    run_experiment(replace(config, rounds=1), tmp_path / "run")
+    resume_experiment(tmp_path / "run", rounds=3)
+    for name in ("rounds.csv", "clients.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    executor = executor_of(config)
+    executor.evaluate(executor.initial_params(), 0, np.array([1, 7]))
+    snapshot = executor.snapshot()
+    assert snapshot.whose is not None and snapshot.whose[0].tolist() == [1, 7]
+    policy = executor.stored_policy(executor.initial_params())
+    assert {"filters/default_mean", "filters/default_variance"} <= policy.keys()
+    assert same_bytes(executor.shards.ask(Order("snapshot"), executor.members), divided_snapshot(snapshot, config))
+
+
 def test_a_shard_whose_clients_all_fail_is_left_out_and_only_all_of_them_end_the_run() -> None:
     shards = Deaf(CONFIG, {1})
     executor = ShardedExecutor(CONFIG, shards)
@@ -135,7 +152,11 @@ def test_a_shard_whose_clients_all_fail_is_left_out_and_only_all_of_them_end_the
 
 @pytest.mark.parametrize(
     ("changes", "text"),
-    [({"filters": "shared"}, "federation.filters"), ({"finetune_iterations": 1}, "federation.finetune_iterations")],
+    [
+        ({"filters": "shared"}, "federation.filters"),
+        ({"finetune_iterations": 1}, "federation.finetune_iterations"),
+        ({"evaluated_clients": 3}, "federation.newcomers"),
+    ],
 )
 @pytest.mark.parametrize("executor", ["sharded", "ray"])
 def test_what_needs_all_clients_in_one_place_is_refused(executor: str, changes: dict[str, Any], text: str) -> None:

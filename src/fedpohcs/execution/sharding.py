@@ -17,7 +17,9 @@ from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import NO_EXTRA, CandidateMetrics, ClientIds, ClientUpdates, Evaluation, Extra, Params
 from fedpohcs.execution.clients import LocalExecutor, PlayOrder, Snapshot, initial_params, most_steps
 from fedpohcs.execution.host import HostExecutor
+from fedpohcs.execution.store import ClientState, StateRows
 from fedpohcs.learners.personal import client_learner
+from fedpohcs.learners.shared_filters import known_filters
 from fedpohcs.metrics.base import find_metric
 from fedpohcs.server.protocols import RemoteClients
 from fedpohcs.worlds import make_world
@@ -76,8 +78,9 @@ def _simulate(
     return shard.simulate(params, round_number, clients, extra, attempt)
 
 
-def _filters(shard: LocalExecutor, clients: ClientIds) -> Any:
-    return shard.filters_of(clients)
+def _filters(shard: LocalExecutor, clients: ClientIds) -> tuple[ClientIds, Any]:
+    del clients  # those of the shard that have acted
+    return shard.store.clients, shard.store.filters
 
 
 def _snapshot(shard: LocalExecutor, clients: ClientIds) -> Snapshot:
@@ -211,15 +214,18 @@ class ShardedExecutor:
         return self._updates(Order("simulate", (params, round_number, dict(extra), attempt)), clients)
 
     def stored_policy(self, params: Params) -> dict[str, np.ndarray]:
-        """The arrays of the parameters and the filters of all clients, by name."""
-        everyone = np.sort(np.concatenate(list(self.members.values())))
-        filters = _joined(self._ask(Order("filters"), everyone), self._by_place(everyone))
-        return {**self.learner.arrays(params), **self.learner.stored_filters(filters)}
+        """The arrays of the parameters and the filters of all clients, or the default one if some never acted."""
+        parts = self.shards.ask(Order("filters"), self.members).values()
+        whose = np.concatenate([clients for clients, _ in parts])
+        filters = _joined([filters for _, filters in parts], np.arange(len(whose)))
+        held_out = self.config.federation.held_out_clients
+        known = known_filters(self.learner.stored_filters(filters), whose, self.num_clients, held_out)
+        return {**self.learner.arrays(params), **known}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, changes: bool = False) -> Snapshot:
         """A copy of the state of all clients, which does not tell how they were divided among processes."""
-        parts = self.shards.ask(SNAPSHOT, self.members)
-        return joined_snapshot(parts, self.members)
+        del changes  # a snapshot of shards is always whole
+        return joined_snapshot(self.shards.ask(SNAPSHOT, self.members))
 
     def _updates(self, order: Order, clients: ClientIds) -> ClientUpdates:
         if not len(clients):
@@ -252,11 +258,14 @@ def _joined(parts: Sequence[T], order: np.ndarray) -> T:
     return jax.tree.map(lambda *rows: np.concatenate(rows)[order], *parts)
 
 
-def joined_snapshot(parts: Mapping[int, Snapshot], members: Mapping[int, ClientIds]) -> Snapshot:
+def joined_snapshot(parts: Mapping[int, Snapshot]) -> Snapshot:
     """The snapshots of all shards as one of all clients, as an executor without shards has it."""
-    whose = np.concatenate([members[shard] for shard in parts])
-    state = _joined([part.state for part in parts.values()], np.argsort(whose))
-    return Snapshot(state, _joined_plays(part.plays for part in parts.values()))
+    fields = zip(*(part.state for part in parts.values()), strict=True)
+    owners = zip(*(part.whose or () for part in parts.values()), strict=True)
+    whose = [np.concatenate(some) for some in owners]
+    state = [_joined(rows, np.argsort(clients)) for rows, clients in zip(fields, whose, strict=True)]
+    plays = _joined_plays(part.plays for part in parts.values())
+    return Snapshot(ClientState(*state), plays, tuple(map(np.sort, whose)))
 
 
 def _joined_plays(plays: Iterable[Sequence[PlayOrder]]) -> list[PlayOrder]:
@@ -282,30 +291,36 @@ def divided_snapshot(snapshot: Any, config: ExperimentConfig) -> dict[int, Snaps
         return dict.fromkeys(members)
     if isinstance(snapshot, RemoteClients):
         raise UserError("the clients of this run keep their own state. Go on with: fedpohcs flower run --resume RUN")
-    everyone = sum(map(len, members.values()))
-    require_checkpoint(_fits(snapshot, everyone), "a state of the clients of the config")
+    rows = _rows(snapshot, np.sort(np.concatenate(list(members.values()))))
+    require_checkpoint(rows is not None, "a state of the clients of the config")
+    assert rows is not None
     return {
-        shard: Snapshot(take_clients(snapshot.state, own), [part for one in snapshot.plays for part in _part(one, own)])
+        shard: Snapshot(part.state, [part for one in snapshot.plays for part in _part(one, own)], part.whose)
         for shard, own in members.items()
+        for part in [rows.of(own)]
     }
 
 
-def _fits(snapshot: Any, number: int) -> bool:
-    """Whether a snapshot can be divided among shards. Each of them then checks its own part."""
-    if not (isinstance(snapshot, Snapshot) and isinstance(snapshot.plays, list)):
-        return False
-    rows = all(_has_rows(leaf, number) for leaf in jax.tree.leaves(snapshot.state))
-    return rows and all(
-        isinstance(order, PlayOrder)
-        and _has_rows(order.clients, np.size(order.clients))
-        and order.clients.dtype.kind in "iu"
-        and all(_has_rows(leaf, len(order.clients)) for leaf in jax.tree.leaves(order.filters))
-        for order in snapshot.plays
+def _rows(snapshot: Any, everyone: ClientIds) -> StateRows | None:
+    """The rows of a snapshot that can be divided among shards, or None. Each shard then checks its own part."""
+    if not (isinstance(snapshot, Snapshot) and isinstance(snapshot.state, ClientState) and snapshot.whole):
+        return None
+    rows = snapshot.rows(everyone)
+    if not (isinstance(rows.whose, tuple) and len(rows.whose) == len(rows.state)):
+        return None
+    fields = all(map(_are_rows, rows.state, rows.whose))
+    plays = isinstance(snapshot.plays, list) and all(
+        isinstance(order, PlayOrder) and _are_rows(order.filters, order.clients) for order in snapshot.plays
     )
+    return rows if fields and plays else None
 
 
-def _has_rows(leaf: Any, number: int) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) == number
+def _are_rows(tree: Any, clients: Any) -> bool:
+    """Whether a tree of arrays has a row for each of the clients."""
+    named = isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype.kind in "iu"
+    return named and all(
+        isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) == len(clients) for leaf in jax.tree.leaves(tree)
+    )
 
 
 def _part(order: PlayOrder, members: ClientIds) -> list[PlayOrder]:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedpohcs.core.errors import UserError
-from fedpohcs.core.trees import merged_rows
+from fedpohcs.core.trees import merged_rows, take_clients
 from fedpohcs.core.types import ClientIds
 
 IN_MEMORY = 2**30  # bytes of the rows of a field, beyond which they live in memory-mapped files
@@ -30,6 +30,14 @@ class StateRows(NamedTuple):
 
     state: ClientState
     whose: tuple[ClientIds, ...]  # by field
+
+    def of(self, clients: ClientIds) -> "StateRows":
+        """Those of the rows that belong to some clients."""
+        own = [np.isin(whose, clients) for whose in self.whose]
+        fields = [take_clients(field, index) for field, index in zip(self.state, own, strict=True)]
+        return StateRows(
+            ClientState(*fields), tuple(whose[index] for whose, index in zip(self.whose, own, strict=True))
+        )
 
     def followed_by(self, later: "StateRows") -> "StateRows":
         """These rows with those of `later` in their place, or after them."""

@@ -469,10 +469,11 @@ def _check_shards(config: ExperimentConfig) -> None:
     """Refuse what needs all clients in one place where they are divided into shards, and a missing package."""
     if config.executor not in SHARDED:
         return
-    rule = f"must be own with executor {config.executor!r}, whose groups of clients know nothing of each other"
-    require(
-        config.federation.filters == "own", "federation.filters", config.federation.filters, rule, "Use vectorised."
-    )
+    apart = f"with executor {config.executor!r}, whose groups of clients know nothing of each other"
+    filters, newcomers = config.federation.filters, config.federation.newcomers
+    require(filters == "own", "federation.filters", filters, f"must be own {apart}", "Use vectorised.")
+    alone = newcomers == "play" or config.federation.evaluated_clients is None
+    require(alone, "federation.newcomers", newcomers, f"must be play {apart}")
     iterations, rule = config.federation.finetune_iterations, f"must be 0 with executor {config.executor!r}"
     require(iterations == 0, "federation.finetune_iterations", iterations, rule, "Use fedpohcs evaluate --finetune.")
     missing = config.executor == "ray" and importlib.util.find_spec("ray") is None
