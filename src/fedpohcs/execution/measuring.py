@@ -15,6 +15,7 @@ from fedpohcs.core.trajectory import Trajectory
 from fedpohcs.core.trees import take_clients
 from fedpohcs.core.types import CandidateMetrics, ClientIds, Distribution, Params, Vector
 from fedpohcs.execution.mapping import compiled, joined
+from fedpohcs.execution.shuffling import permutations
 from fedpohcs.learners.base import Broadcast
 from fedpohcs.learners.client import ClientInputs, ClientProgram
 from fedpohcs.metrics.base import Column, Result, find_metric
@@ -84,10 +85,12 @@ class LocalContext:
 
         return self.executor.clients.on_host(one, [int(client) for client in clients])
 
-    def compute(self, function: Callable[..., Any], clients: ClientIds) -> np.ndarray:
-        """`function(program, sent, own, trajectory)`, compiled, on the latest recorded episodes of the clients."""
+    def compute(self, function: Callable[..., Any], clients: ClientIds, *, shuffled: bool = False) -> np.ndarray:
+        """`function(program, sent, own, trajectory[, shuffle])`, compiled, on the latest recorded episodes."""
         episodes = self.executor.stacked_episodes([self.episodes(client)[-1] for client in clients.tolist()])
         own = (self._own(clients), episodes)
+        if shuffled:
+            own = (*own, permutations(self.sent.key, clients, episodes.valid[0].size))
         return joined(self.executor.clients.run_chunks(function, self.program, self.sent, own, clients))
 
     def rehearse(self, clients: ClientIds) -> tuple[Params, np.ndarray]:

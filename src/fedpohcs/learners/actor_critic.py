@@ -246,8 +246,13 @@ class ActorCritic(Learner):
         return make_batch(self.config, params, filters, trajectory, self.networks)
 
     def gradient(self, params: Any, samples: Samples, mask: jax.Array) -> PolicyParams:
-        """Gradient of the negated surrogate mean(w A) without the entropy bonus."""
+        """Gradient of the negated surrogate mean(w A) without the entropy bonus, at the policy that played."""
+        samples = self.drawn_by(params, samples)
         return jax.grad(lambda policy: -self.surrogate(policy, samples, mask, jnp.float32(0)))(params.policy)
+
+    def drawn_by(self, params: Any, samples: Samples) -> Samples:
+        """The samples as drawn by the present policy. So XLA does not compute distributions of samples left out."""
+        return samples._replace(old=self.distribution(params, samples.observation))
 
     def surrogate(
         self, policy: PolicyParams, samples: Samples, mask: jax.Array, entropy_coefficient: jax.Array

@@ -122,16 +122,20 @@ class ClientProgram:
         return one(sent, now, trajectory, draws)
 
     def minibatch_gradients(
-        self, sent: Broadcast, own: ClientInputs, trajectory: Trajectory, read: Callable[[Any], jax.Array]
+        self,
+        sent: Broadcast,
+        own: ClientInputs,
+        trajectory: Trajectory,
+        shuffle: jax.Array,
+        read: Callable[[Any], jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
         """`read` of the gradient of the policy's loss on a few minibatches of one client's recorded steps, [B, ...].
 
-        The second array, [B, M], tells which entries of a minibatch are steps; the others are padding.
+        The second array, [B, M], tells which entries of a minibatch are steps; the others are padding. The steps are
+        the first valid ones of `shuffle`, a permutation of all recorded ones.
         """
         samples, valid = self.learner.loss_samples(sent.params, own.filters, trajectory)
-        key = jax.random.fold_in(sent.key, own.client)
-        order = valid_first(jax.random.permutation(key, valid.size), valid)
-        chosen = order[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
+        chosen = valid_first(shuffle, valid)[: GRADIENT_BATCHES * GRADIENT_BATCH_SIZE]
         chosen = jnp.pad(chosen, (0, -chosen.size % GRADIENT_BATCHES)).reshape(GRADIENT_BATCHES, -1)
         position = jnp.arange(chosen.size).reshape(chosen.shape)  # padding comes last and is not valid
         is_step = position < valid.sum()

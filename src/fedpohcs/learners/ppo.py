@@ -222,6 +222,6 @@ class PPO(ActorCritic):
         return IterationResult(Progress(params, filters, memory), batch.valid.sum(), info)
 
     def gradient(self, params: AgentParams, samples: Samples, mask: jax.Array) -> PolicyParams:
-        """Gradient of the surrogate without the entropy bonus."""
-        beta, no_bonus = params.kl_coefficient, jnp.float32(0)
+        """Gradient of the surrogate without the entropy bonus, at the policy that played."""
+        samples, beta, no_bonus = self.drawn_by(params, samples), params.kl_coefficient, jnp.float32(0)
         return jax.grad(policy_loss)(params.policy, self.config, samples, mask, beta, no_bonus, self.networks)

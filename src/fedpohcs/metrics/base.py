@@ -68,11 +68,12 @@ class MetricContext(Protocol):
         """`function(client)` for every client, on several threads."""
         ...
 
-    def compute(self, function: Callable[..., Any], clients: ClientIds) -> np.ndarray:
-        """`function(learner, shared, own, trajectory)`, compiled, on the latest recorded episodes of the clients.
+    def compute(self, function: Callable[..., Any], clients: ClientIds, *, shuffled: bool = False) -> np.ndarray:
+        """`function(program, sent, own, trajectory)`, compiled, on the latest recorded episodes of the clients.
 
-        `own`, `trajectory` and the result have a leading client axis. Define the function once, at the top of a module:
-        every other function object is compiled anew.
+        With `shuffled` it also gets a random order of the flattened steps of every client, padding included. All but
+        the first two arguments and the result have a leading client axis. Define the function once, at the top of a
+        module: every other function object is compiled anew.
         """
         ...
 

@@ -25,26 +25,30 @@ else:  # metrics are looked up before JAX is loaded
     jax, jnp, optax = LazyModule("jax"), LazyModule("jax.numpy"), LazyModule("optax")
 
 
-def mean_norms(program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
+def mean_norms(
+    program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory, shuffle: jax.Array
+) -> jax.Array:
     """Mean norm of the surrogate's gradient over a few minibatches of each client's recorded steps, [C]."""
 
-    def one(own: ClientInputs, trajectory: Trajectory) -> jax.Array:
-        norms, is_step = program.minibatch_gradients(sent, own, trajectory, optax.tree.norm)
+    def one(own: ClientInputs, trajectory: Trajectory, shuffle: jax.Array) -> jax.Array:
+        norms, is_step = program.minibatch_gradients(sent, own, trajectory, shuffle, optax.tree.norm)
         weight = is_step.any(axis=1)
         return (norms * weight).sum() / jnp.maximum(weight.sum(), 1)
 
-    return jax.vmap(one)(own, trajectory)
+    return jax.vmap(one)(own, trajectory, shuffle)
 
 
-def mean_gradients(program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
+def mean_gradients(
+    program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory, shuffle: jax.Array
+) -> jax.Array:
     """The surrogate's gradient, averaged over the same steps, [C, P]: how a client would change the policy."""
 
-    def one(own: ClientInputs, trajectory: Trajectory) -> jax.Array:
-        gradients, is_step = program.minibatch_gradients(sent, own, trajectory, _flattened)
+    def one(own: ClientInputs, trajectory: Trajectory, shuffle: jax.Array) -> jax.Array:
+        gradients, is_step = program.minibatch_gradients(sent, own, trajectory, shuffle, _flattened)
         weight = is_step.sum(axis=1)
         return -(gradients * weight[:, None]).sum(axis=0) / jnp.maximum(weight.sum(), 1)  # learners descend a loss
 
-    return jax.vmap(one)(own, trajectory)
+    return jax.vmap(one)(own, trajectory, shuffle)
 
 
 def standard_scales(program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory) -> jax.Array:
@@ -59,10 +63,10 @@ def standard_scales(program: ClientProgram, sent: Broadcast, own: ClientInputs, 
 
 
 def return_gradient_norms(
-    program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory
+    program: ClientProgram, sent: Broadcast, own: ClientInputs, trajectory: Trajectory, shuffle: jax.Array
 ) -> jax.Array:
     """Norm of the gradient of each client's mean return, [C]: the standardised gradient with its scale put back."""
-    gradients = mean_gradients(program, sent, own, trajectory)
+    gradients = mean_gradients(program, sent, own, trajectory, shuffle)
     return standard_scales(program, sent, own, trajectory) * jnp.linalg.norm(gradients, axis=1)
 
 
@@ -72,7 +76,7 @@ def _flattened(tree: Any) -> jax.Array:
 
 def gradient_norm(context: MetricContext, clients: ClientIds) -> Vector:
     """Mean norm of the policy gradient over a few minibatches of the episodes that tables are made of."""
-    return context.compute(mean_norms, clients)
+    return context.compute(mean_norms, clients, shuffled=True)
 
 
 def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
@@ -82,12 +86,12 @@ def gradient_scale(context: MetricContext, clients: ClientIds) -> Vector:
 
 def return_gradient(context: MetricContext, clients: ClientIds) -> Vector:
     """Norm of the gradient of the mean return over the episodes of the latest evaluation."""
-    return context.compute(return_gradient_norms, clients)
+    return context.compute(return_gradient_norms, clients, shuffled=True)
 
 
 def policy_gradient(context: MetricContext, clients: ClientIds) -> np.ndarray:
     """The policy gradient over the episodes of the latest evaluation, a vector in the order of the policy's arrays."""
-    return context.compute(mean_gradients, clients)
+    return context.compute(mean_gradients, clients, shuffled=True)
 
 
 def _vector_of_policy_size(config: ExperimentConfig, params: Params) -> Mapping[str, ArrayRule]:
