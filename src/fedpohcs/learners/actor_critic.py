@@ -24,6 +24,7 @@ from fedpohcs.learners.networks import (
     TANH_LAYERS,
     ActorCriticParams,
     AgentParams,
+    Apply,
     Network,
     Networks,
     PolicyParams,
@@ -37,6 +38,7 @@ from fedpohcs.learners.networks import (
 from fedpohcs.learners.rollout import largest_of_clients, valid_first
 
 Agent = AgentParams | ActorCriticParams
+BLOCK = 128  # observations of one client
 
 
 class Samples(NamedTuple):
@@ -77,6 +79,27 @@ def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
     return (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
 
 
+def in_blocks(apply: Apply) -> Apply:
+    """The network for many observations at once: a block at a time, whose hidden layers stay in the cache.
+
+    Blocks are a multiple of the rows that XLA multiplies at once, so that every output keeps its last digit.
+    """
+
+    def apply_in_blocks(weights: Any, observation: jax.Array) -> jax.Array:
+        rows = observation.reshape(-1, observation.shape[-1])
+        whole = len(rows) // BLOCK * BLOCK
+        if whole <= BLOCK:
+            return apply(weights, observation)
+        blocks = rows[:whole].reshape(-1, BLOCK, rows.shape[-1])
+        outputs = jax.lax.map(lambda block: apply(weights, block), blocks)
+        outputs = outputs.reshape(whole, -1)
+        if whole < len(rows):
+            outputs = jnp.concatenate([outputs, apply(weights, rows[whole:])])
+        return outputs.reshape(*observation.shape[:-1], -1)
+
+    return apply_in_blocks
+
+
 def critic_loss(critic: Any, samples: Samples, mask: jax.Array, networks: Networks = TANH_LAYERS) -> jax.Array:
     """Mean squared distance to the value target."""
     return masked_mean((state_value(critic, samples.observation, networks.critic) - samples.value_target) ** 2, mask)
@@ -91,12 +114,13 @@ def advantages(
 ) -> tuple[jax.Array, jax.Array]:
     """GAE and values of every step, [T, E] each; rewards and observations pass the client's filters."""
     observation = filter_observation(filters, trajectory.observation, config.observation_limit)
-    value = state_value(params.critic, observation, networks.critic)
+    critic = in_blocks(networks.critic)
+    value = state_value(params.critic, observation, critic)
     continues = trajectory.status == Status.RUNNING
     next_value = jnp.where(continues, jnp.roll(value, -1, axis=0), 0.0)
     if config.bootstrap_at_time_limit:
         cut = filter_observation(filters, trajectory.next_observation, config.observation_limit)
-        cut_value = state_value(params.critic, cut, networks.critic)
+        cut_value = state_value(params.critic, cut, critic)
         next_value = jnp.where(trajectory.status == Status.TRUNCATED, cut_value, next_value)
     reward = filter_reward(filters, trajectory.reward, config.reward_limit)
     delta = jnp.where(trajectory.valid, reward + config.discount * next_value - value, 0.0)
@@ -120,7 +144,7 @@ def make_batch(
         action=trajectory.action,
         advantage=(advantage - mean) / (std + 1e-8),
         value_target=advantage + value,
-        old=action_distribution(params.policy, observation, networks.policy),
+        old=action_distribution(params.policy, observation, in_blocks(networks.policy)),
     )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), Batch(samples, trajectory.valid))
 

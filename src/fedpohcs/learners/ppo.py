@@ -24,6 +24,7 @@ from fedpohcs.learners.actor_critic import (
     critic_loss,
     critic_optimiser,
     decayed_entropy,
+    in_blocks,
     make_batch,
     masked_mean,
     run_epochs,
@@ -158,12 +159,13 @@ def update(
     critic, critic_state = train_critic(
         config, params.critic, optimisers.critic, batch, orders[config.epochs :], networks, rule.critic
     )
-    new = action_distribution(policy, batch.samples.observation, networks.policy)
+    blocks = Networks(in_blocks(networks.policy), in_blocks(networks.critic))
+    new = action_distribution(policy, batch.samples.observation, blocks.policy)
     kl = masked_mean(batch.samples.old.kl_to(new), batch.valid)  # pyright: ignore[reportArgumentType]
     largest_advantage = jnp.where(batch.valid, batch.samples.advantage, -jnp.inf).max()
     kl_coefficient = adapt_kl_coefficient(params.kl_coefficient, kl, config.kl_target, largest_advantage)
     info = UpdateInfo(
-        kl, masked_mean(new.entropy(), batch.valid), critic_loss(critic, batch.samples, batch.valid, networks)
+        kl, masked_mean(new.entropy(), batch.valid), critic_loss(critic, batch.samples, batch.valid, blocks)
     )
     return AgentParams(policy, critic, kl_coefficient), OptimiserState(policy_state, critic_state), info
 
