@@ -225,5 +225,6 @@ class PPO(ActorCritic):
 
     def gradient(self, params: AgentParams, samples: Samples, mask: jax.Array) -> PolicyParams:
         """Gradient of the surrogate without the entropy bonus, at the policy that played."""
-        samples, beta, no_bonus = self.drawn_by(params, samples), params.kl_coefficient, jnp.float32(0)
+        samples = self.drawn_by(params, samples)
+        beta, no_bonus = params.kl_coefficient, jnp.float32(0)
         return jax.grad(policy_loss)(params.policy, self.config, samples, mask, beta, no_bonus, self.networks)
