@@ -182,8 +182,9 @@ def test_the_gradient_norm_of_a_client_is_the_mean_over_its_minibatches() -> Non
     learner = program_of(settings(), Surroundings())
     own = ClientInputs(np.array([5]), None, *jax.tree.map(lambda x: x[None], (given.filters,)))
     trajectory = jax.tree.map(lambda x: x[None], given.trajectory)
-    ours = jax.jit(partial(mean_norms, learner))(Broadcast(given.params, key, SCHEDULE), own, trajectory)
     shuffle = np.asarray(jax.random.permutation(jax.random.fold_in(key, 5), 80))
+    sent = Broadcast(given.params, key, SCHEDULE)
+    ours = jax.jit(partial(mean_norms, learner))(sent, own, trajectory, shuffle[None])
     batch, policy, beta = numpy_batch("gaussian", True), exact.agent.policy, exact.agent.beta
     norms = [
         numpy_ppo.norm(numpy_ppo.policy_loss(settings(), policy, numpy_ppo.rows_of(batch.samples, rows), beta, 0.0)[1])
