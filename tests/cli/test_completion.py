@@ -94,11 +94,19 @@ def test_every_command_is_completed() -> None:
     assert known["osm"].keys() == OSM.keys()
 
 
-@pytest.mark.parametrize("shell", CORRECTIONS)
+CALLS = {
+    "bash": 'compgen -f -- "${COMP_WORDS[COMP_CWORD]}"',
+    "zsh": '"${words[@]}" "$((CURRENT - 1))"',
+    "fish": 'printf "%s" "$pycode" | $python_cmd - $words (commandline -ct) $current',
+}
+
+
+@pytest.mark.parametrize("shell", CALLS)
 def test_every_correction_of_a_script_finds_its_place(scripts: Path, shell: str) -> None:
     text = (scripts / f"fedpohcs.{shell}").read_text()
     assert "presets = ['" in text
-    assert all(new in text and old not in text.replace(new, "") for old, new in CORRECTIONS[shell].items())
+    assert CALLS[shell] in text
+    assert all(old not in text.replace(new, "") for old, new in CORRECTIONS[shell].items())
 
 
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
