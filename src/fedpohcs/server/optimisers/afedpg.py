@@ -31,8 +31,7 @@ def afedpg(settings: ServerOptimiserConfig) -> ServerOptimiser:
         parts = parts_of(params)
         sizes = {name: len(vector_of(parts[name])) for name in optimised_parts(params, settings.parts)}
         return {
-            name: {"direction": np.zeros(n), "ahead": np.zeros(n), "steps": np.zeros(())}
-            for name, n in sizes.items()
+            name: {"direction": np.zeros(n), "ahead": np.zeros(n), "steps": np.zeros(())} for name, n in sizes.items()
         }
 
     def start(state: dict[str, Vectors], params: Params) -> Params:
@@ -50,7 +49,7 @@ def afedpg(settings: ServerOptimiserConfig) -> ServerOptimiser:
             steps[name] = rate * falling(k, settings.step_decay) * direction / (length or 1.0)
             following = gradient_share(settings, k + 1)
             ahead = (1 - following) / following * steps[name]
-            states[name] = {"direction": direction, "ahead": ahead, "steps": np.array(k + 1.0)}
+            states[name] = {"direction": direction, "ahead": ahead, "steps": old["steps"] + 1}
         kept = {name: parts_of(previous)[name] for name in state}
         return moved(from_parts({**reached, **kept}, proposal.params), steps), states
 
