@@ -14,11 +14,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedpohcs.core.config import ExperimentConfig
-from fedpohcs.core.trees import take_clients
 from fedpohcs.deploy.client import RemoteClient
 from fedpohcs.deploy.codec import params_from_record, to_record
 from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, TRAIN, Request, answer_values, request_from, rules_of
 from fedpohcs.execution import make_executor
+from fedpohcs.execution.store import ClientStore
 
 from .loop import identify_process
 
@@ -71,7 +71,8 @@ class Clients:
     def forget(self, client: int) -> None:
         """A crash: what it kept between rounds is gone."""
         only = np.array([client])
-        self.executor._store(only, **take_clients(self.executor._initial_state(), only)._asdict())
+        before_it_acted = ClientStore(self.executor._one, client + 1).take(only)
+        self.executor.store.put(only, **before_it_acted._asdict())
         self.executor.history.pop(client, None)
         self.executor.latest.pop(client, None)
         self.evaluated.pop(client, None)
