@@ -112,6 +112,7 @@ def test_a_run_that_goes_on_from_an_earlier_checkpoint_deletes_the_later_ones(tm
         run_experiment(large(), tmp_path / "run", observers=[Stop(4)])
     checkpoint_files(tmp_path / "run")[-2].write_bytes(b"damaged")  # of round 3, on which that of round 4 builds
     with warnings.catch_warnings(record=True) as caught, pytest.raises(KeyboardInterrupt):
+        warnings.simplefilter("always")
         resume_experiment(tmp_path / "run", observers=[Stop(3)])
     assert "builds on round-000003.after-000002.ckpt, which does not begin" in str(caught[0].message)
     assert [round_of(path) for path in checkpoint_files(tmp_path / "run")][-2:] == [2, 3]
