@@ -366,9 +366,11 @@ class LocalExecutor(ABC):
     def snapshot(self, *, changes: bool = False) -> Snapshot:
         """A copy of the present state, which later rounds do not change.
 
-        With `changes`, it may have the rows alone that changed since the last snapshot of this kind.
+        With `changes`, it may have the rows alone that changed since the last snapshot of this kind, where few clients
+        act in a round.
         """
-        rows, whole = self.store.changes() if changes else (self.store.all_rows(), True)
+        few = self.config.federation.evaluated_clients is not None
+        rows, whole = self.store.changes() if changes and few else (self.store.all_rows(), True)
         return Snapshot(rows.state, list(self.plays), rows.whose, whole)
 
     def _restore(self, snapshot: Snapshot | RemoteClients) -> None:
