@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpohcs.worlds.mountain_car import CarParams, MountainCars, action_shifts, car_at
+from fedpohcs.worlds.mountain_car import CarParams, MountainCars, action_shifts
 
 WORLD = MountainCars("medium", 60)
 STEP = jax.jit(lambda state, action, shift: WORLD.step(state, action, jnp.zeros(0), CarParams(shift)))
@@ -18,7 +18,7 @@ def test_a_thousand_steps_equal_gymnasium_at_every_shift(shift: float) -> None:
     generator = np.random.default_rng(int(1000 * (shift + 2)))
     peer = gymnasium.make("MountainCarContinuous-v0").unwrapped
     observation, _ = peer.reset(seed=0)
-    state, endings = car_at(*map(jnp.float32, observation)), 0
+    state, endings = jnp.asarray(observation), 0
     for _ in range(1000):
         action = np.float32(2 * np.sign(observation[1]) - shift + generator.normal())
         moved = STEP(state, jnp.array([action]), jnp.float32(shift))
@@ -30,12 +30,12 @@ def test_a_thousand_steps_equal_gymnasium_at_every_shift(shift: float) -> None:
         if terminated:
             endings += 1
             observation, _ = peer.reset(seed=endings)
-            state = car_at(*map(jnp.float32, observation))
+            state = jnp.asarray(observation)
     assert endings > 0
 
 
 def test_the_force_is_clipped_but_the_raw_action_is_charged() -> None:
-    start = car_at(jnp.float32(-0.5), jnp.float32(0.0))
+    start = jnp.array([-0.5, 0.0])
     strong, at_limit = STEP(start, jnp.array([3.0]), 0.0), STEP(start, jnp.array([1.0]), 0.0)
     np.testing.assert_array_equal(strong.observation, at_limit.observation)
     np.testing.assert_allclose([strong.reward, at_limit.reward], [-0.9, -0.1], rtol=1e-6)

@@ -30,23 +30,6 @@ class CarParams(NamedTuple):
     action_shift: jax.Array
 
 
-class CarState(NamedTuple):
-    """Where a car is, how fast, and how steep the hill is there.
-
-    The slope is kept, because its cosine costs more than the rest of a step and XLA would compute it anew for each
-    array that a step gives.
-    """
-
-    position: jax.Array
-    velocity: jax.Array
-    slope: jax.Array
-
-
-def car_at(position: jax.Array, velocity: jax.Array) -> CarState:
-    """The state of a car."""
-    return CarState(position, velocity, jnp.cos(3 * position))
-
-
 class MountainCars(TracedWorld):
     """N cars whose shifts are spread evenly over an interval, ascending with the id of the client.
 
@@ -72,24 +55,25 @@ class MountainCars(TracedWorld):
         shifts = with_held_out(action_shifts(level, num_clients), num_held_out, placement)
         self.population = CarParams(action_shift=jnp.asarray(shifts, jnp.float32))
 
-    def reset(self, noise: jax.Array, params: CarParams) -> tuple[CarState, jax.Array]:
+    def reset(self, noise: jax.Array, params: CarParams) -> tuple[jax.Array, jax.Array]:
         """A car at rest at a random position in the valley."""
         del params
-        position = -0.6 + 0.2 * noise[0]
-        rest = jnp.zeros_like(position)
-        return car_at(position, rest), jnp.stack([position, rest])
+        state = jnp.stack([-0.6 + 0.2 * noise[0], jnp.zeros_like(noise[0])])
+        return state, state
 
-    def step(self, state: CarState, action: jax.Array, noise: jax.Array, params: CarParams) -> Transition:
+    def step(self, state: jax.Array, action: jax.Array, noise: jax.Array, params: CarParams) -> Transition:
         """One step of Gymnasium's physics. The shifted action is clipped for the force, but not for its cost."""
         del noise
+        position, velocity = state[0], state[1]
         shifted = action[0] + params.action_shift
-        velocity = state.velocity + jnp.clip(shifted, -1.0, 1.0) * POWER - GRAVITY * state.slope
+        velocity = velocity + jnp.clip(shifted, -1.0, 1.0) * POWER - GRAVITY * jnp.cos(3 * position)
         velocity = jnp.clip(velocity, -MAX_SPEED, MAX_SPEED)
-        position = jnp.clip(state.position + velocity, MIN_POSITION, MAX_POSITION)
+        position = jnp.clip(position + velocity, MIN_POSITION, MAX_POSITION)
         velocity = jnp.where((position == MIN_POSITION) & (velocity < 0), 0.0, velocity)
         terminated = (position >= GOAL_POSITION) & (velocity >= 0)
         reward = GOAL_REWARD * terminated - ACTION_COST * shifted**2
-        return Transition(car_at(position, velocity), jnp.stack([position, velocity]), reward, terminated)
+        state = jnp.stack([position, velocity])
+        return Transition(state, state, reward, terminated)
 
 
 def action_shifts(level: str, num_clients: int) -> np.ndarray:
