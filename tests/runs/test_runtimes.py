@@ -63,9 +63,17 @@ CONFIGS = {
     "random-mdps": small("random-mdps"),
     "windy-cliffs": small("windy-cliffs"),
     **{name: small(name) for name in ("cartpoles", "acrobots", "pendulums", "discrete-mountain-cars")},
+    "gymnax": small("gymnax"),
     "perturbed-kernels": small("perturbed-kernels", learner=as_kind(preset("tabular").learner, "ppo")),
 }
-NEEDS = {"hoppers": "mujoco", "walkers": "mujoco", "half-cheetahs": "mujoco", "hongkong": "libsumo", "gym": "gymnasium"}
+NEEDS = {
+    "hoppers": "mujoco",
+    "walkers": "mujoco",
+    "half-cheetahs": "mujoco",
+    "hongkong": "libsumo",
+    "gym": "gymnasium",
+    "gymnax": "gymnax",
+}
 
 
 def test_no_world_and_no_learner_is_forgotten() -> None:
