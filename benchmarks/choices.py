@@ -112,9 +112,8 @@ def look_ahead(run: Path, num_random: int) -> Outlook:
 
 def restored(run: Path) -> tuple[Any, Any]:
     """Clients that record episodes, and the server, as the run left them."""
-    from fedpohcs.execution import make_executor
+    from fedpohcs.execution import configure_jax, make_executor
     from fedpohcs.runs.checkpoints import latest_checkpoint
-    from fedpohcs.runs.experiment import configure_jax
     from fedpohcs.runs.folder import RunFolder
 
     with RunFolder.reopen(run, None) as folder:

@@ -157,8 +157,8 @@ def seconds_per_client(quick: bool) -> dict[str, list[float]]:
     """Processor seconds of one actor for 1, 2 and 13 clients of a request, by phase; the least of some calls."""
     import numpy as np
 
-    from fedpohcs.execution import make_executor
-    from fedpohcs.runs.experiment import configure_jax, reads_evaluation
+    from fedpohcs.execution import configure_jax, make_executor
+    from fedpohcs.metrics.base import reads_evaluation
     from fedpohcs.server.selection import make_selector
 
     config = config_of("sharded", quick)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 def main() -> None:
     arguments = argument_parser(__doc__).parse_args()
     from fedpohcs.core.config import ExperimentConfig
-    from fedpohcs.runs.experiment import configure_jax
+    from fedpohcs.execution import configure_jax
 
     configure_jax(ExperimentConfig().groups)
     from deploy.faulty import KINDS

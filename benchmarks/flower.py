@@ -136,8 +136,7 @@ def message_bytes(preset_name: str) -> dict[str, int]:
     from fedpohcs.core.trees import named_arrays
     from fedpohcs.deploy.client import RemoteClient
     from fedpohcs.deploy.protocol import EVALUATE, TRAIN, Request
-    from fedpohcs.execution import make_executor
-    from fedpohcs.runs.experiment import configure_jax
+    from fedpohcs.execution import configure_jax, make_executor
 
     config = preset(preset_name)
     config = dataclasses.replace(config, learner=dataclasses.replace(config.learner, filter_warmup_steps=1000))

@@ -12,7 +12,7 @@ import numpy as np
 from _common import argument_parser
 
 from fedpohcs import preset
-from fedpohcs.runs.experiment import configure_jax
+from fedpohcs.execution import configure_jax
 
 
 def main() -> None:

@@ -94,7 +94,7 @@ def test_a_script_without_a_main_guard_ends_in_one_line_that_says_so(tmp_path: P
 
 WHILE_IMPORTING = """
 import signal, sys
-from fedpohcs.runs.experiment import configure_jax
+from fedpohcs.execution import configure_jax
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):

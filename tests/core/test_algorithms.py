@@ -13,7 +13,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import ALGORITHMS, OPTIMISERS, SELECTORS
 from fedpohcs.core.toml import read_toml
-from fedpohcs.runs.experiment import check_names
+from fedpohcs.runs.checks import check_config
 
 DISCRETE, CONTINUOUS = ("dqn", "dqnavg", "dcpi"), ("ddpg", "ddpgavg", "td3", "sac")
 """Algorithms for one kind of actions alone."""
@@ -24,7 +24,7 @@ def test_every_algorithm_makes_a_sound_config_of_the_presets_and_names_it(name: 
     worlds = {"tabular": CONTINUOUS, "mountain-cars": DISCRETE}
     for world in (world for world, unable in worlds.items() if name not in unable):
         config = preset(world, algorithm=name)
-        check_names(config)
+        check_config(config)
         assert config.method == config.algorithm == name
         assert with_algorithm(config, name) == config
         assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
@@ -88,7 +88,7 @@ def test_a_file_names_an_algorithm_and_its_own_settings_come_first(tmp_path: Pat
 def test_a_run_of_an_algorithm_that_is_not_installed_is_refused_but_can_be_read() -> None:
     config = from_dict(to_dict(replace(preset("tabular"), algorithm="theirs")))
     with pytest.raises(UserError, match=r"algorithm \(='theirs'\) is not known"):
-        check_names(config)
+        check_config(config)
 
 
 def test_a_registered_object_that_is_no_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

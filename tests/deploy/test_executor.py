@@ -18,7 +18,7 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.types import RoundRecord
 from fedpohcs.deploy import executor as module
 from fedpohcs.deploy.executor import FlowerExecutor, Limits
-from fedpohcs.runs import experiment
+from fedpohcs.runs import checks, experiment
 from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 
 from .loop import LoopGrid, node_config
@@ -415,7 +415,8 @@ def test_the_config_is_checked_once_by_the_server_and_once_by_each_node(
     config: ExperimentConfig, states: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = []
-    monkeypatch.setattr(experiment, "check_names", lambda config, elsewhere=False: checked.append(config))
+    for place in (experiment, checks):  # the server's, and the one that nodes import when they begin
+        monkeypatch.setattr(place, "check_config", lambda config, elsewhere=False: checked.append(config))
     list(training_on(LoopGrid(config, states), config).remaining_rounds())
     assert checked == [config] * (1 + config.federation.num_clients)
 
@@ -429,7 +430,7 @@ def test_a_node_that_cannot_run_the_config_is_refused_before_anything_begins(
     grid = LoopGrid(config, states)
 
     def make_clients(given: ExperimentConfig, **rest: object) -> FlowerExecutor:  # after the server has checked it
-        monkeypatch.setattr(experiment, "check_names", check_elsewhere)
+        monkeypatch.setattr(checks, "check_config", check_elsewhere)
         return FlowerExecutor(given, grid=grid, limits=SHORT)
 
     with pytest.raises(UserError, match=r"only 0 of 4 clients came.*node \d+: .*needs the package gymnasium"):

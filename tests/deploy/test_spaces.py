@@ -17,7 +17,8 @@ from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.deploy.executor import FlowerExecutor
-from fedpohcs.runs.experiment import check_names, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.runs.export import export_policy, load_run_policy
 from fedpohcs.worlds.base import ContinuousActions, DiscreteActions
 from fedpohcs.worlds.gym import GymConfig, make_environment
@@ -58,7 +59,7 @@ def test_a_server_trains_and_exports_without_the_module_of_the_environment(
     plants: ExperimentConfig, states: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="names a module that cannot be imported"):
-        check_names(plants)
+        check_config(plants)
     grid = DeviceGrid(plants, states)
     for node in grid.node_configs.values():
         node["allow"] = "plant:make_client"

@@ -22,7 +22,8 @@ from fedpohcs.core.presets import preset
 from fedpohcs.execution import make_protected_executor
 from fedpohcs.execution import ray as module
 from fedpohcs.execution.cluster import ClusterSettings
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4, held_out_clients=1)
 TABULAR = preset("tabular", selector="power-of-choice")
@@ -261,7 +262,7 @@ def test_the_command_line_refuses_a_cluster_where_there_is_none(
     assert "backend (='ray') starts tasks on the cluster" in capsys.readouterr().err
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"executor \(='ray'\) needs the extra ray. Install it: pip install 'fedpohcs"):
-        check_names(CONFIG)
+        check_config(CONFIG)
     assert not list(tmp_path.iterdir())
 
 

@@ -23,8 +23,9 @@ from fedpohcs.learners.base import Progress
 from fedpohcs.learners.filters import Moments, init_filters, update_moments
 from fedpohcs.learners.rollout import CLIENT_AXIS
 from fedpohcs.learners.shared_filters import SharedFilters, pool_filters, pooled_moments
+from fedpohcs.runs.checks import check_config
 from fedpohcs.runs.evaluating import evaluate_policy
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.experiment import resume_experiment, run_experiment, start_training
 from fedpohcs.runs.loading import load_run
 
 NUM_CLIENTS = 4
@@ -114,14 +115,14 @@ def test_settings_that_do_not_fit_are_refused(change: dict, match: str) -> None:
 
 def test_a_pooled_learner_needs_all_clients_and_shared_filters_need_openness() -> None:
     config = small("pooled")
-    check_names(config)
+    check_config(config)
     with pytest.raises(UserError, match=r"and fedavg selects some. Use the selector full"):
-        check_names(replace(config, selector="fedavg"))
+        check_config(replace(config, selector="fedavg"))
     steered = replace(config, federation=replace(config.federation, server_optimiser="fedcm"))
     with pytest.raises(UserError, match="'fedcm', which steers clients"):
-        check_names(steered)
+        check_config(steered)
     with pytest.raises(UserError, match=r"federation.filters .* reveals what clients see"):
-        check_names(replace(small(filters="shared"), privacy="masked"))
+        check_config(replace(small(filters="shared"), privacy="masked"))
 
 
 # Pooled training

@@ -24,8 +24,9 @@ from fedpohcs.deploy import require_shared
 from fedpohcs.execution import make_executor
 from fedpohcs.learners.shared_filters import known_filters
 from fedpohcs.runs.checkpoints import checkpoint_files, from_bytes, read_checkpoint, round_of
+from fedpohcs.runs.checks import check_config
 from fedpohcs.runs.evaluating import evaluate_policy
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.folder import RunFolder
 from fedpohcs.runs.keeping import Keep, Keeper
 from fedpohcs.runs.loading import load_run
@@ -212,7 +213,7 @@ def test_what_a_large_population_cannot_do_is_refused(settings: dict, rule: str)
     config = large(rounds=1)
     federation = replace(config.federation, **{"evaluated_clients": None} | settings)
     with pytest.raises(UserError, match=rule):
-        check_names(replace(config, federation=federation))
+        check_config(replace(config, federation=federation))
     with pytest.raises(UserError, match="must not exceed 10000000"):
         FederationConfig(num_clients=10_000_001)
 
@@ -220,10 +221,10 @@ def test_what_a_large_population_cannot_do_is_refused(settings: dict, rule: str)
 def test_a_large_population_is_refused_with_privacy_on_flower_and_in_a_report(tmp_path: Path) -> None:
     config = replace(large(rounds=1), privacy="masked")
     with pytest.raises(UserError, match=r"federation.newcomers \(='pooled'\) reveals what clients see"):
-        check_names(config)
+        check_config(config)
     many = replace(large(rounds=1), federation=replace(large().federation, **MANY, newcomers="play"))
     with pytest.raises(UserError, match="must not exceed 65535 with privacy"):
-        check_names(replace(many, privacy="masked"))
+        check_config(replace(many, privacy="masked"))
     with pytest.raises(UserError, match="must not exceed 65535 on Flower"):
         require_shared(many)
     with pytest.raises(UserError, match=r"newcomers \(='pooled'\) must be play on Flower"):

@@ -25,7 +25,8 @@ from fedpohcs.execution.sharding import (
     divided_snapshot,
     shards_of,
 )
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment, start_training
 
 SMALL = FederationConfig(num_clients=5, num_candidates=4, num_selected=2, evaluation_episodes=4, held_out_clients=1)
 CONFIG = replace(
@@ -162,7 +163,7 @@ def test_a_shard_whose_clients_all_fail_is_left_out_and_only_all_of_them_end_the
 def test_what_needs_all_clients_in_one_place_is_refused(executor: str, changes: dict[str, Any], text: str) -> None:
     config = replace(CONFIG, executor=executor, federation=replace(SMALL, **changes))
     with pytest.raises(UserError, match=rf"{text} .*executor '{executor}'"):
-        check_names(config)
+        check_config(config)
 
 
 def test_a_snapshot_of_something_else_is_refused() -> None:

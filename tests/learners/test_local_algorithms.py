@@ -25,7 +25,8 @@ from fedpohcs.learners.npg import NPG, Problem, conjugate_gradients
 from fedpohcs.learners.personal import Personal, keeps
 from fedpohcs.learners.ppo import LocalRule
 from fedpohcs.learners.trpo import TRPO
-from fedpohcs.runs.experiment import check_names, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import run_experiment
 from learners.reference import (
     CLIENT_AXIS,
     PPO,
@@ -425,7 +426,7 @@ def test_another_kind_of_the_same_family_keeps_the_settings_of_the_preset() -> N
 def test_personal_weights_are_refused_where_clients_act_outside_jax() -> None:
     pytest.importorskip("mujoco")
     with pytest.raises(UserError, match=r"federation\.personal \(='all'\) needs a world in JAX"):
-        check_names(preset("hoppers", algorithm="local"))
+        check_config(preset("hoppers", algorithm="local"))
 
 
 def personal(kept: str) -> Personal:
@@ -479,12 +480,12 @@ def test_weights_that_a_learner_does_not_have_cannot_be_personal() -> None:
     with pytest.raises(UserError, match=r"federation.personal \(='critic'\) is for learners with a critic"):
         keeps(QParams(PolicyParams((), np.zeros(0))), "critic")
     with pytest.raises(UserError, match=r"federation.personal \(='all'\) cannot be combined with selector 'fedpohcs'"):
-        check_names(preset("tabular", selector="fedpohcs", algorithm="local"))
+        check_config(preset("tabular", selector="fedpohcs", algorithm="local"))
     alone = preset("tabular", algorithm="local")
     steered = replace(alone, federation=replace(alone.federation, server_optimiser="scaffold"))
     with pytest.raises(UserError, match=r"cannot be combined with server optimiser 'scaffold'"):
-        check_names(steered)
-    check_names(replace(alone, server_optimiser=replace(alone.server_optimiser, learning_rate_decay=0.9)))
+        check_config(steered)
+    check_config(replace(alone, server_optimiser=replace(alone.server_optimiser, learning_rate_decay=0.9)))
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ from fedpohcs.execution.attacked import AttackedExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.metrics.base import Metric, MetricContext, each
 from fedpohcs.metrics.packing import check_value, expected_arrays, num_bytes, pack, unpack_columns
-from fedpohcs.runs.experiment import check_names, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import run_experiment
 from fedpohcs.server.replies import sound_metrics
 from fedpohcs.server.selection import Selector, by_score
 
@@ -223,7 +224,7 @@ def test_one_client_whose_own_metric_is_not_finite_is_left_out_and_the_run_goes_
 def test_an_unknown_metric_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SELECTORS, "own", selector_reading("mean_retrun"))
     with pytest.raises(UserError, match=r"requires \(='mean_retrun'\) is not known. Did you mean 'mean_return'"):
-        check_names(replace(CONFIG, selector="own"))
+        check_config(replace(CONFIG, selector="own"))
 
 
 @pytest.mark.parametrize("name", ["a,b", "a/b", "selection_metric"])
@@ -233,7 +234,7 @@ def test_a_name_that_would_be_misread_in_a_message_or_a_column_is_refused(
     monkeypatch.setitem(METRICS, name, METRICS["mean_return"])
     monkeypatch.setitem(SELECTORS, "own", selector_reading(name))
     with pytest.raises(UserError, match="must be a name of letters, digits and underscores"):
-        check_names(replace(CONFIG, selector="own"))
+        check_config(replace(CONFIG, selector="own"))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_what_privacy_cannot_hide_is_refused_with_metric_and_selector(
     monkeypatch.setitem(METRICS, "own", METRICS["weighted_advantage"])
     monkeypatch.setitem(SELECTORS, "own", lambda: selector_reading(*requires)()._replace(private=True))
     with pytest.raises(UserError, match=message):
-        check_names(replace(CONFIG, selector="own", privacy="masked"))
+        check_config(replace(CONFIG, selector="own", privacy="masked"))
 
 
 def test_lies_about_scores_go_the_way_each_metric_is_read() -> None:
@@ -287,6 +288,6 @@ def test_an_attack_on_what_no_client_sends_is_refused(
     config = replace(CONFIG, selector="own", attack=AttackConfig(attack, (1,)))
     if refused:
         with pytest.raises(UserError, match="which no client sends with selector own"):
-            check_names(config)
+            check_config(config)
     else:
-        check_names(config)
+        check_config(config)

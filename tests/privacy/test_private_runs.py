@@ -16,7 +16,8 @@ from fedpohcs.core.randomness import Purpose
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import CandidateMetrics
 from fedpohcs.privacy.messages import Kind, parse
-from fedpohcs.runs.experiment import Training, check_names, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import Training, resume_experiment, run_experiment, start_training
 from fedpohcs.runs.loading import Run, load_run
 from fedpohcs.server.selection import Question
 
@@ -216,7 +217,7 @@ def test_without_any_score_the_choice_is_random() -> None:
 )
 def test_what_private_selection_cannot_do_is_refused_before_anything_is_written(changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_names(replace(CONFIG, **changes))
+        check_config(replace(CONFIG, **changes))
 
 
 @pytest.mark.parametrize("selector", ["fedavg", "full"])

@@ -12,7 +12,8 @@ from fedpohcs.core.config import ExperimentConfig, ServerOptimiserConfig, TimeCo
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.trees import named_arrays, take_clients
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment, start_training
 from fedpohcs.server.optimisers import Proposal, make_optimiser
 
 THETA = np.array([1.0, -2.0, 0.5])
@@ -152,5 +153,5 @@ def test_what_does_not_fit_is_refused_in_one_line(section: str | None, change: d
     with pytest.raises(UserError, match=text) as refused:
         config = small(3)
         changed = {section: replace(getattr(config, section), **change)} if section else change
-        check_names(replace(config, **changed))
+        check_config(replace(config, **changed))
     assert "\n" not in str(refused.value)

@@ -18,7 +18,8 @@ from fedpohcs.core.presets import preset
 from fedpohcs.core.types import ClientUpdates, ServerState
 from fedpohcs.deploy import require_shared
 from fedpohcs.learners.networks import AgentParams
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.loading import load_run
 from fedpohcs.server.clock import (
     ClientTimes,
@@ -302,13 +303,13 @@ def test_settings_of_time_that_make_no_sense_are_refused(settings: dict, match: 
 
 def test_time_is_refused_where_it_cannot_be_simulated() -> None:
     timed = small(3, model="constant")
-    check_names(timed)
+    check_config(timed)
     with pytest.raises(UserError, match="with privacy 'masked'"):
-        check_names(replace(timed, selector="fedpohcs", privacy="masked"))
+        check_config(replace(timed, selector="fedpohcs", privacy="masked"))
     robust = replace(timed.federation, aggregator="coordinate-median")
-    check_names(replace(timed, federation=robust))
+    check_config(replace(timed, federation=robust))
     with pytest.raises(UserError, match="needs aggregator parameter-mean"):
-        check_names(replace(timed, federation=robust, time=TimeConfig("constant", asynchronous=True)))
+        check_config(replace(timed, federation=robust, time=TimeConfig("constant", asynchronous=True)))
     with pytest.raises(UserError, match="must be none on Flower"):
         require_shared(timed)
     with pytest.raises(UserError, match="must be own on Flower"):

@@ -11,7 +11,8 @@ from fedpohcs.core.config import FederationConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import CandidateMetrics
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.server.selection import Question, make_selector
 from fedpohcs.server.selection.fedcor import (
     NOISE,
@@ -142,4 +143,4 @@ def test_a_run_of_fedcor_resumes_to_the_byte(tmp_path: Path) -> None:
     for name in ("rounds.csv", "clients.csv"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
     with pytest.raises(UserError, match="needs the values of its metrics"):
-        check_names(replace(config, privacy="masked"))
+        check_config(replace(config, privacy="masked"))

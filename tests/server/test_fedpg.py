@@ -14,7 +14,8 @@ from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.steering import ANCHOR, ANCHORED, EPISODES
 from fedpohcs.core.types import ClientUpdates
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.server.aggregation.fedpg_filter import near_the_centre
 from fedpohcs.server.optimisers import Proposal, make_optimiser
 
@@ -260,15 +261,15 @@ def test_settings_that_do_not_fit_are_refused(change: dict[str, Any], text: str)
         for name, value in change.items()
     }
     with pytest.raises(UserError, match=text.replace("(", r"\(").replace(")", r"\)")):
-        check_names(replace(config, **section))
+        check_config(replace(config, **section))
 
 
 @pytest.mark.parametrize("name", ["fedsvrpg-m", "fednpg-admm"])
 def test_learners_that_read_the_last_change_need_its_server(name: str) -> None:
     config = with_algorithm(preset("tabular"), name)
-    check_names(config)
+    check_config(config)
     with pytest.raises(UserError, match=f"learner.kind .='{name}'. needs federation.server_optimiser last-change"):
-        check_names(replace(config, federation=replace(config.federation, server_optimiser="adam")))
+        check_config(replace(config, federation=replace(config.federation, server_optimiser="adam")))
 
 
 def test_on_flower_fedpg_br_needs_a_client_that_plays_for_the_server() -> None:

@@ -12,7 +12,8 @@ from fedpohcs.core.config import FederationConfig, ProtectionConfig
 from fedpohcs.core.errors import UserError
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import CandidateMetrics, ClientUpdates, Selection, WeightedAdvantage
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.server.selection import Question, make_selector
 from fedpohcs.server.selection.afl import softmax_of_largest
 from fedpohcs.server.selection.checks import choose_clients
@@ -303,7 +304,7 @@ SCORES = ProtectionConfig(release="scores")
 def test_selectors_that_privacy_cannot_serve_are_refused_in_one_line(name: str) -> None:
     pytest.importorskip("cryptography")
     with pytest.raises(UserError, match=REFUSED.get(name, "--protection.release scores")) as refused:
-        check_names(replace(CONFIG, selector=name, privacy="masked"))
+        check_config(replace(CONFIG, selector=name, privacy="masked"))
     assert "\n" not in str(refused.value)
 
 

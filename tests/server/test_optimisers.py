@@ -18,7 +18,8 @@ from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import AGGREGATORS, OPTIMISERS
 from fedpohcs.core.types import ServerState
 from fedpohcs.learners.networks import AgentParams
-from fedpohcs.runs.experiment import optimiser_name, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.checks import optimiser_name
+from fedpohcs.runs.experiment import resume_experiment, run_experiment, start_training
 from fedpohcs.runs.loading import load_run
 from fedpohcs.server.aggregation import Aggregator, Combination
 from fedpohcs.server.optimisers import IDENTITY, Proposal, ServerOptimiser, make_optimiser

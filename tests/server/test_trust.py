@@ -30,7 +30,8 @@ from fedpohcs.core.types import CandidateMetrics, WeightedAdvantage
 from fedpohcs.execution.attacked import Attack, AttackContext, AttackedExecutor
 from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.runs.checkpoints import checkpoint_files
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment, start_training
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment, start_training
 from fedpohcs.runs.loading import Run, load_run
 from fedpohcs.server.defences import defended, remember
 from fedpohcs.server.selection import Question, heterogeneity_scores
@@ -392,7 +393,7 @@ def test_an_attack_of_ones_own_is_one_function_and_one_line(monkeypatch: pytest.
         ATTACKS, "half-table", Attack("table", lambda table, context: table._replace(value=table.value / 2))
     )
     config = replace(CONFIG, attack=AttackConfig("half-table", (2,)))
-    check_names(config)
+    check_config(config)
     honest, byzantine = attacked(config)
     told = [e.measure(honest.initial_params(), 0, np.array([2]), {"weighted_advantage"}) for e in (honest, byzantine)]
     truth, claim = (metrics.column("weighted_advantage")[0].value for metrics in told)

@@ -21,7 +21,7 @@ from fedpohcs.cli.ray import ray_cluster
 from fedpohcs.core.config import MOST_LISTED, ExperimentConfig
 from fedpohcs.core.errors import UserError, require
 from fedpohcs.core.processes import available_cores, refuse_while_importing
-from fedpohcs.runs.experiment import check_names
+from fedpohcs.runs.checks import check_config
 from fedpohcs.runs.folder import check_free
 from fedpohcs.runs.layout import is_run
 from fedpohcs.runs.loading import read_config
@@ -55,7 +55,7 @@ def run_all(
     refuse_while_importing()
     require(jobs is None or jobs > 0, "jobs", jobs, "must be at least 1")
     for config in wanted.values():
-        check_names(config)
+        check_config(config)
         rule = "starts tasks on the cluster, and executor ray actors: they would wait for each other's cores"
         require(backend != "ray" or config.executor != "ray", "backend", backend, rule, "Use executor vectorised.")
     make_loggers(log, out)  # refuses what is not installed

@@ -242,9 +242,9 @@ def _default_folder(folder: Path) -> Path:
 
 
 def _check_config(config: ExperimentConfig, *, elsewhere: bool = False) -> None:
-    from fedpohcs.runs.experiment import check_names
+    from fedpohcs.runs.checks import check_config
 
-    check_names(config, elsewhere=elsewhere)
+    check_config(config, elsewhere=elsewhere)
     require_no_held_out(config)
     require_shared(config)
     require_trusted(config)

@@ -56,11 +56,11 @@ def answer(message: Message, context: Context) -> Message:
 
 def _introduce(context: Context, config: ExperimentConfig, request: Request) -> dict[str, str]:
     """Refuse, before anything begins, what this node cannot run or may not tell; say what environment it has."""
-    from fedpohcs.runs.experiment import check_acting, check_names
+    from fedpohcs.runs.checks import check_acting, check_config
     from fedpohcs.worlds import make_world
     from fedpohcs.worlds.spaces import announce, is_announced
 
-    check_names(config, elsewhere=True)
+    check_config(config, elsewhere=True)
     member_of(context, config, request.run)
     if not is_announced(config):
         return {}
@@ -71,7 +71,7 @@ def _introduce(context: Context, config: ExperimentConfig, request: Request) -> 
 
 def _respond(message: Message, context: Context, config: ExperimentConfig, request: Request) -> Mapping[str, Any]:
     """Let the client play, measure or train, and return the reply."""
-    from fedpohcs.runs.experiment import configure_jax
+    from fedpohcs.execution import configure_jax
     from fedpohcs.server.selection import make_selector
 
     register_plugins()

@@ -38,7 +38,7 @@ from fedpohcs.deploy.protocol import EVALUATE, HELLO, MEASURE, POOL, PRIVATE, SI
 from fedpohcs.execution.clients import initial_params, most_steps
 from fedpohcs.learners.base import make_learner
 from fedpohcs.metrics.packing import check_arrays, expected_arrays, unpack_columns
-from fedpohcs.runs.experiment import check_acting
+from fedpohcs.runs.checks import check_acting
 from fedpohcs.server.protocols import RemoteClients
 from fedpohcs.server.replies import Stamp, check_stamp, checked_arrays, expected_like
 from fedpohcs.worlds import make_world

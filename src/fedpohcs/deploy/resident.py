@@ -73,7 +73,7 @@ def _answer(message: Message, context: Any, app_id: str) -> Message:
 
 def _prepare() -> None:
     """Import the slow modules before the first message comes."""
-    from fedpohcs.runs.experiment import configure_jax
+    from fedpohcs.execution import configure_jax
 
     configure_jax(1)
     import fedpohcs.deploy.client  # noqa: F401

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpohcs.core.config import SHARDED, ExperimentConfig
 from fedpohcs.core.errors import require_checkpoint
+from fedpohcs.core.processes import interrupts_deferred
 from fedpohcs.execution.cluster import ClusterSettings
 
 if TYPE_CHECKING:
@@ -87,3 +88,14 @@ def with_byzantine_clients(executor: "Executor", config: ExperimentConfig, only:
     if only is not None and ATTACKS[config.attack.kind].about != only:
         return executor
     return AttackedExecutor(executor, config)
+
+
+def configure_jax(num_devices: int) -> None:
+    """Set JAX up before it is first used. Imported here, because JAX itself takes a while.
+
+    An exception of a signal handler that is raised in compiled code which JAX imports would abort the process.
+    """
+    with interrupts_deferred():
+        from fedpohcs.execution import devices
+
+    devices.configure_jax(num_devices)

@@ -65,11 +65,11 @@ def evaluate_policy(
     arrays, round_number = stored_arrays(stored, source)
     require_filters(stored, arrays, source)
     config = _population(source, level, clients, held_out, placement, episodes)
-    from fedpohcs.execution import make_executor
+    from fedpohcs.execution import configure_jax, make_executor
     from fedpohcs.execution.finetuning import finetuned_evaluation
-    from fedpohcs.runs.experiment import check_names, configure_jax
+    from fedpohcs.runs.checks import check_config
 
-    check_names(config)
+    check_config(config)
     configure_jax(config.num_devices)
     executor = make_executor(config, record=False)
     try:

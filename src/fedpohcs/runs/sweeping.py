@@ -23,7 +23,8 @@ from fedpohcs.core.locks import FolderLock
 from fedpohcs.core.reading import parse_json_object, parse_toml, read_settings
 from fedpohcs.core.toml import overlay, parse_value, to_toml
 from fedpohcs.core.types import RoundRecord
-from fedpohcs.runs.experiment import check_names, resume_experiment, run_experiment
+from fedpohcs.runs.checks import check_config
+from fedpohcs.runs.experiment import resume_experiment, run_experiment
 from fedpohcs.runs.folder import round_figures
 from fedpohcs.runs.layout import SCORES, is_run
 from fedpohcs.runs.loading import read_rounds
@@ -218,7 +219,7 @@ def run_sweep(sweep: Sweep, out: Path, trials: int, show: Callable[[Outcome], No
     """
     require(trials > 0, "trials", trials, "must be at least 1")
     optuna = find_optuna()
-    check_names(sweep.config)
+    check_config(sweep.config)
     _prepare(sweep, out)
     with FolderLock(out, text=f"sweep (={str(out)!r})"):
         study = _open_study(optuna, sweep, out)
