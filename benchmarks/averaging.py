@@ -10,11 +10,19 @@ SCORE is `potential` (the norm of D_n A_n), `length-potential`, `sigma`, `length
 `own-potential`, the norm over all pairs of a client, or `gradient` and
 `mean-gradient`, the norm of the gradient of the mean return over minibatches of 512 or over up to 2048 steps.
 
-Results are one JSON file per run in --out; runs that are there are not run again. See docs/what-averaging-aims-at.md.
+Results are one JSON file per run in --out; runs that are there are not run again. `--collect` adds them to the stored
+table instead of training:
+
+    python benchmarks/averaging.py --levels high --seeds 0,1 --methods full/steps,full/length-sigma --selected 60
+    python benchmarks/averaging.py --collect
+
+See docs/what-averaging-aims-at.md.
 """
 
+import csv
 import json
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,6 +38,9 @@ from fedpohcs.server.selection.base import Question, Selector, choose, choose_at
 from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
 from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
 
+STUDY = Path(__file__).resolve().parent.parent / "docs" / "data" / "averaging-study.csv"
+KEYS = ("world", "level", "seed", "method", "k", "candidates", "rounds")
+WINDOWS = ("mean_0_100", "mean_91_100", "worst_91_100", "worst_tenth_91_100")
 Score = Callable[[Question, CandidateMetrics], Vector]
 
 
@@ -41,31 +52,57 @@ def main() -> None:
     parser.add_argument("--methods", default="random/steps,draw-mean-gradient/ratio/m0.5")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--selected", type=int, help="K, and d at least as large")
+    parser.add_argument("--candidates", type=int, help="d")
     parser.add_argument("--episodes", type=int, help="evaluation episodes")
     parser.add_argument("--out", type=Path, default=Path("runs/averaging"))
+    parser.add_argument("--collect", action="store_true", help="add the runs of --out to the stored table")
     arguments = parser.parse_args()
+    if arguments.collect:
+        return collect(arguments.out)
     for seed in map(int, arguments.seeds.split(",")):
         for level in arguments.levels.split(","):
             for method in arguments.methods.split(","):
                 config = configured(arguments.world, level, seed, method, 3 if arguments.quick else arguments.rounds)
-                if arguments.selected:
-                    federation = config.federation
-                    candidates = max(federation.num_candidates, arguments.selected)
-                    config = replace(
-                        config,
-                        federation=replace(federation, num_candidates=candidates, num_selected=arguments.selected),
-                    )
-                if arguments.episodes:
-                    federation = replace(config.federation, evaluation_episodes=arguments.episodes)
-                    config = replace(config, federation=federation)
-                run(config, method, arguments.out)
+                run(with_sizes(config, arguments), method, arguments.out)
+
+
+def with_sizes(config: ExperimentConfig, arguments: Namespace) -> ExperimentConfig:
+    """With the numbers of candidates, of selected clients and of evaluation episodes that were asked for."""
+    federation = config.federation
+    selected = arguments.selected or federation.num_selected
+    candidates = arguments.candidates or max(federation.num_candidates, selected)
+    episodes = arguments.episodes or federation.evaluation_episodes
+    sizes = {"num_selected": selected, "num_candidates": candidates, "evaluation_episodes": episodes}
+    return replace(config, federation=replace(federation, **sizes))
+
+
+def collect(out: Path) -> None:
+    """Add the results of a folder to the stored table, in the order of their keys."""
+    with STUDY.open(newline="") as file:
+        rows = {tuple(row[key] for key in KEYS): row for row in csv.DictReader(file)}
+    for path in out.glob("*.json"):
+        row = row_of(json.loads(path.read_text()))
+        rows[tuple(row[key] for key in KEYS)] = row
+    with STUDY.open("w", newline="") as file:
+        writer = csv.DictWriter(file, (*KEYS, *WINDOWS), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[key] for key in sorted(rows))
+    print(f"{len(rows)} runs in {STUDY}")
+
+
+def row_of(result: dict[str, Any]) -> dict[str, str]:
+    """The means of one run, as they are stored."""
+    values = {name: np.array(result[name]) for name in ("mean", "worst", "tenth")}
+    windows = (values["mean"][:101], *(values[name][91:101] for name in values))
+    means = {name: f"{np.mean(window):.2f}" for name, window in zip(WINDOWS, windows, strict=True)}
+    return {key: str(result[key]) for key in KEYS if key != "rounds"} | {"rounds": str(len(result["mean"]) - 1)} | means
 
 
 def run(config: ExperimentConfig, method: str, out: Path) -> None:
     """One run, unless its result is there."""
-    k = config.federation.num_selected
-    name = f"{config.world}-{config.level}-{config.seed}-{method.replace('/', '+')}-{config.rounds}-k{k}.json"
-    path = out / name
+    k, candidates = config.federation.num_selected, config.federation.num_candidates
+    setting = f"{config.world}-{config.level}-{config.seed}-{method.replace('/', '+')}"
+    path = out / f"{setting}-{config.rounds}-k{k}-d{candidates}.json"
     if path.exists():
         return
     start = time.perf_counter()
@@ -78,6 +115,7 @@ def run(config: ExperimentConfig, method: str, out: Path) -> None:
         "seed": config.seed,
         "method": method,
         "k": k,
+        "candidates": candidates,
         "mean": [float(np.mean(x)) for x in returns],
         "worst": [float(np.min(x)) for x in returns],
         "tenth": [float(np.mean(np.sort(x)[: max(1, len(x) // 10)])) for x in returns],
