@@ -4,7 +4,8 @@
     python benchmarks/algorithms.py collect FOLDER                  # docs/data/mountain-cars-algorithms.csv
     python benchmarks/algorithms.py show                            # the table of the documentation, from that file
 
-`collect` takes what is complete, also while runs go on, and says how many of the runs are missing.
+`collect` adds what is complete to the file, also while runs go on, and says how many of the runs there are. So the
+table can be made in parts: `train` leaves out what the file has, and the folder of a part may be deleted after that.
 
 FOLDER holds LEVEL/METHOD/seed-N. `train` keeps what is complete, and goes on with a run that was stopped. It goes seed
 by seed, so that an unfinished table has whole rows. Every run is trained in this process; processor seconds per round
@@ -19,7 +20,7 @@ import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ METHODS = [name for names in GROUPS.values() for name in names.split()]
 ROUNDS, EVERYBODY, ONE_BY_ONE = 150, ("local", "full"), ("afedpg",)
 COLUMNS = ("level", "method", "seed", "rounds", "mean_return", "worst_tenth", "train_steps", "megabytes", "seconds")
 SECONDS = "processor-seconds.csv"
+Key = tuple[int, str, str]  # seed, method, level
 WINDOW = 15  # the last of so many parts of a run is averaged: 10 of 150 rounds
 
 
@@ -66,12 +68,14 @@ def main() -> None:
         return show(read(TABLE))
     if arguments.folder is None:
         parser.error(f"{arguments.action} needs a folder")
+    stored = {row.key: row for row in read(TABLE)} if TABLE.exists() else {}
     if arguments.action == "collect":
-        return write(TABLE, collected(arguments.folder))
+        return write(TABLE, stored | {row.key: row for row in collected(arguments.folder)})
     for seed in map(int, arguments.seeds.split(",")):
         for method in arguments.methods.split(","):
             for level in arguments.levels.split(","):
-                train(arguments.folder, level, method, seed, arguments.rounds)
+                if (seed, method, level) not in stored:
+                    train(arguments.folder, level, method, seed, arguments.rounds)
 
 
 def config_of(level: str, method: str, seed: int, rounds: int) -> ExperimentConfig:
@@ -144,11 +148,15 @@ class Row(NamedTuple):
     megabytes: float  # of messages that the algorithm needs; evaluation is left out
     seconds: float  # of processor time for a run, from the mean of its rounds
 
+    @property
+    def key(self) -> Key:
+        """Which run it is."""
+        return self.seed, self.method, self.level
+
 
 def collected(folder: Path) -> list[Row]:
-    """The complete runs of a folder, in the order of the table."""
-    found = [row_of(path) for path in folder.glob("*/*/seed-*/") if (path / "policy.npz").is_file()]
-    return sorted(found, key=lambda row: (row.seed, METHODS.index(row.method), LEVELS.index(row.level)))
+    """The complete runs of a folder."""
+    return [row_of(path) for path in folder.glob("*/*/seed-*/") if (path / "policy.npz").is_file()]
 
 
 def row_of(path: Path) -> Row:
@@ -170,8 +178,9 @@ def row_of(path: Path) -> Row:
     )
 
 
-def write(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows, and say how many seeds there are."""
+def write(path: Path, runs: Mapping[Key, Row]) -> None:
+    """Write the rows by seed, method and level, and say how many there are."""
+    rows = sorted(runs.values(), key=lambda row: (row.seed, METHODS.index(row.method), LEVELS.index(row.level)))
     with path.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     print(f"{len(rows)} of {5 * len(LEVELS) * len(METHODS)} runs in {path}")
