@@ -11,6 +11,7 @@ import pytest
 
 from commands import PATIENCE, started, wait_for
 from fedpohcs.cli.grid import read_progress
+from fedpohcs.cli.signals import how_to_go_on, stopped_by_signals
 
 LONG = ["--rounds", "100000"]
 TRAIN = ["train", "tabular", *LONG, "--out", "run"]
@@ -47,6 +48,20 @@ def test_ctrl_c_and_sigterm_end_a_command_with_one_line(arguments: list[str], fo
             wait_for(lambda here=here: read_progress(here / folder).round >= 1)
             send(process.pid, number)
             ended(process, code, "stopped; to go on: fedpohcs ")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_the_run_has_a_folder_names_none(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt, match="nothing is stored"), stopped_by_signals(how_to_go_on(run, "resume")):
+        signal.raise_signal(getattr(signal, name))
+    run.mkdir()
+    (run / "config.json").touch()
+    with (
+        pytest.raises(KeyboardInterrupt, match=r"to go on: resume .*run"),
+        stopped_by_signals(how_to_go_on(run, "resume")),
+    ):
+        signal.raise_signal(getattr(signal, name))
 
 
 def children(process: subprocess.Popen[str]) -> list[str]:

@@ -269,7 +269,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
     """Start the fleet, show its rounds until it is done, and stop it."""
     from fedpohcs.cli.following import FleetDisplay, Follower
     from fedpohcs.cli.grid import read_progress
-    from fedpohcs.cli.signals import stopped_by_signals
+    from fedpohcs.cli.signals import how_to_go_on, stopped_by_signals
     from fedpohcs.deploy.allowed import outside_names
     from fedpohcs.deploy.app_folder import run_settings
     from fedpohcs.deploy.local import LocalFleet
@@ -291,8 +291,7 @@ def _run_fleet(config: ExperimentConfig, out: Path, given: Any, changes: dict[st
         "outcome": str(outcome),
     }
     seen = read_progress(out).round if changes.get("resume") else -1
-    go_on = f"stopped; to go on: fedpohcs flower run --resume {out}"
-    with stopped_by_signals(go_on), FleetDisplay() as display, fleet:
+    with stopped_by_signals(how_to_go_on(out, "fedpohcs flower run --resume")), FleetDisplay() as display, fleet:
         display.on_start(config)
         follower = Follower(out, display, seen)
         process = fleet.submit(settings)

@@ -15,7 +15,7 @@ from fedpohcs.cli import inspect as inspection
 from fedpohcs.cli import options
 from fedpohcs.cli.parsing import first_line, parse, run_subcommand
 from fedpohcs.cli.settings import StartingPoint, parse_experiment, run_path, settings_as, starting_point
-from fedpohcs.cli.signals import TerminationInterrupt, stopped_by_signals
+from fedpohcs.cli.signals import TerminationInterrupt, how_to_go_on, stopped_by_signals
 from fedpohcs.cli.theory import theory
 from fedpohcs.core.algorithms import find_algorithm, parse_method
 from fedpohcs.core.config import SHARDED, ExperimentConfig
@@ -360,7 +360,7 @@ def _watched(out: Path, given: Any) -> Iterator[list[Any]]:
     from fedpohcs.cli.display import ProgressDisplay
     from fedpohcs.cli.json_lines import JsonLines
 
-    with stopped_by_signals(f"stopped; to go on: fedpohcs resume {out}"):
+    with stopped_by_signals(how_to_go_on(out, "fedpohcs resume")):
         if given.json or given.quiet:
             yield [JsonLines()] if given.json else []
             return

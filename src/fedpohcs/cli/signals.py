@@ -4,8 +4,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fedpohcs.core.processes import let_interrupts_in
@@ -17,8 +18,18 @@ class TerminationInterrupt(KeyboardInterrupt):
     """The process received SIGTERM."""
 
 
+def how_to_go_on(run: Path, command: str) -> Callable[[], str]:
+    """The last line of a run that is stopped: the command that goes on with its folder, if it has one by then."""
+
+    def message() -> str:
+        stored = (run / "config.json").exists()
+        return f"stopped; to go on: {command} {run}" if stored else "stopped before the first round; nothing is stored."
+
+    return message
+
+
 @contextmanager
-def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
+def stopped_by_signals(message: str | Callable[[], str] = "interrupted.") -> Iterator[None]:
     """SIGINT and SIGTERM end the block with `message`; a second one kills at once. A closed terminal is ignored."""
 
     def stop(number: int, frame: object) -> None:
@@ -47,7 +58,7 @@ def stopped_by_signals(message: str = "interrupted.") -> Iterator[None]:
         let_interrupts_in()
         yield
     except KeyboardInterrupt as interrupt:
-        raise type(interrupt)(message) from interrupt
+        raise type(interrupt)(message() if callable(message) else message) from interrupt
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
