@@ -93,6 +93,15 @@ def cpu_model() -> str:
     return named[0] if named else platform.processor()
 
 
+def jax_devices() -> str | None:
+    """The devices on which JAX ran in this process, such as `2 x cpu`; None if it did not run here."""
+    if "jax" not in sys.modules:
+        return None
+    from fedpohcs.execution.devices import describe_devices
+
+    return describe_devices()
+
+
 def installed_version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -146,7 +155,7 @@ def write_results(
     content = {
         "benchmark": name,
         "quick": quick,
-        "machine": facts | {"load_average_after": load},
+        "machine": facts | {"load_average_after": load, "devices": jax_devices()},
         "figures": [
             {"name": f.name, "value": f.value, "unit": f.unit, "goal": str(f.goal or ""), "verdict": verdict}
             for f, verdict in zip(figures, verdicts, strict=True)

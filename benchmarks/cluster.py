@@ -2,8 +2,9 @@
 
 Measured on this machine with Mountain Cars (60 clients, d = 18, K = 6, 2 groups): bytes of every message as Ray
 serialises it, and processor seconds per round, beside the same run in one process (`sharded`, the same bytes in all
-results). Processor seconds are of the server's process and of the actors; Ray's daemons are counted apart. Medians over
-the last rounds, when everything is compiled.
+results). Processor seconds are of the server's process and of the actors; Ray's daemons are counted apart. Programs are
+made for a number of clients, which random selections vary, and every actor makes or loads its own. So rounds in which
+nobody made or loaded a program are told apart from those in which somebody did. The first two always do.
 
 The estimate is on paper. A run of N clients, d candidates and K selected has `machines * cores` actors, a group each,
 and one server. Its round takes
@@ -24,6 +25,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +33,8 @@ from typing import Any, NamedTuple
 from _common import Figure, argument_parser, benchmark_config, machine_facts, print_table, run_worker, write_results
 
 PHASES = ("evaluate", "measure", "train", "snapshot")
-ROUNDS, LAST = 6, 3
+ROUNDS, FIRST = 24, 3  # in all, and the first that counts
+PROGRAM_EVENTS = "/jax/core/compile/backend_compile_duration"  # also of a program from the cache on disk
 MACHINES, CORES = 100, 8
 BANDWIDTH, LATENCY = 10e9 / 8, 1e-3  # bytes per second of the server's link; seconds one way
 CLIENTS, CANDIDATES, SELECTED = 10_000, 1_000, 400
@@ -78,27 +81,53 @@ def measured(executor: str, quick: bool) -> dict[str, Any]:
     pids = [shards.ray.get(owner.actor.process.remote()) for owner in shards.owners] if executor == "ray" else []
     sizes = weighed(shards) if executor == "ray" else {}
     daemons = [pid for pid in descendants(os.getpid()) if pid not in pids]
-    server, actors, other, last = [], [], [], {}
+    programs = counters(training)
+    for count in programs:
+        count()  # from now on
+    rounds, last = [], {}
     for record in training.remaining_rounds():
-        start = last or {"server": time.process_time(), "actors": 0.0, "other": 0.0}
-        training.snapshot()
-        last = {"server": time.process_time(), "actors": processor(pids), "other": processor(daemons)}
-        if record.round > ROUNDS - LAST:
-            server.append(last["server"] - start["server"])
-            actors.append(last["actors"] - start["actors"])
-            other.append(last["other"] - start["other"])
+        training.executor.snapshot()
+        now = {"server": time.process_time(), "actors": processor(pids), "daemons": processor(daemons)}
+        now["programs"] = float(sum(count() for count in programs))
+        if record.round >= FIRST:
+            rounds.append({name: now[name] - last[name] for name in now})
+        last = now
     calls = {phase: len(sizes.get(phase, [])) for phase in PHASES}
     training.executor.close()
     medians = {phase: [statistics.median(one[way] for one in rows) for way in (0, 1)] for phase, rows in sizes.items()}
+    steady = [one for one in rounds if not one["programs"]] or rounds
     return {
-        "server": statistics.median(server),
-        "actors": statistics.median(actors),
-        "daemons": statistics.median(other),
+        **{name: statistics.median(one[name] for one in steady) for name in ("server", "actors", "daemons")},
+        "mean_of_all": {name: statistics.mean(one[name] for one in rounds) for name in rounds[0]},
+        "steady_rounds": len(steady) if steady is not rounds else 0,
+        "rounds": rounds,
         "bytes": {phase: medians[phase] for phase in PHASES if phase in medians},
         "calls": calls,
         "num_actors": len(pids),
         "policy_bytes": policy_bytes(training),
     }
+
+
+def count_programs(place: Any) -> int:
+    """Programs that this process made or loaded since it was first asked; `place` keeps the number."""
+    import jax
+
+    if not hasattr(place, "programs"):
+        place.programs = []
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda event, duration_secs, **_: place.programs.append(duration_secs) if event == PROGRAM_EVENTS else None
+        )
+    return len(place.programs)
+
+
+def counters(training: Any) -> list[Callable[[], int]]:
+    """`count_programs` of this process, or of every actor."""
+    shards = training.executor.shards
+    if not hasattr(shards, "owners"):
+        return [lambda: count_programs(training)]
+    return [
+        lambda actor=owner.actor: shards.ray.get(actor.__ray_call__.remote(count_programs)) for owner in shards.owners
+    ]
 
 
 def weighed(shards: Any) -> dict[str, list[tuple[int, int]]]:
@@ -229,13 +258,20 @@ def estimate(ray: dict[str, Any], costs: dict[str, list[float]]) -> dict[str, An
 
 def figures_of(results: dict[str, Any]) -> list[Figure]:
     one, ray, paper = results["sharded"], results["ray"], results["estimate"]
-    both = ray["server"] + ray["actors"]
+    both, everything = ray["server"] + ray["actors"], ray["mean_of_all"]
     return [
         Figure("processor time of a round in one process", one["server"], "s"),
         Figure("processor time of a round, server and actors", both, "s"),
         Figure("the same, to one process", both / one["server"], ""),
         Figure("of which the server", ray["server"], "s"),
         Figure("processor time of Ray's daemons per round", ray["daemons"], "s"),
+        Figure(
+            "rounds in which no actor made or loaded a program", float(ray["steady_rounds"]), f"of {len(ray['rounds'])}"
+        ),
+        Figure("mean of all rounds in one process", one["mean_of_all"]["server"], "s"),
+        Figure("mean of all rounds, server and actors", everything["server"] + everything["actors"], "s"),
+        Figure("programs made or loaded per round, in one process", one["mean_of_all"]["programs"], ""),
+        Figure("programs made or loaded per round, in the actors", everything["programs"], ""),
         Figure("bytes to the actors per round", float(sum(ray["bytes"][phase][0] for phase in PHASES)), "B"),
         Figure("bytes from the actors per round", float(sum(ray["bytes"][phase][1] for phase in PHASES)), "B"),
         Figure(f"estimate: a round on {MACHINES} machines", paper["round"], "s"),

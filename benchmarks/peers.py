@@ -5,14 +5,15 @@ the packages of benchmarks/peers/pins.toml. A library that cannot be installed o
 
 Measured, medians over turns (A B C A B C ...) after two turns that compile:
 - `learning`: PPO on MountainCarContinuous with two tanh layers of 64, minibatches of 128 and one epoch, in environment
-  steps. A shape is agents x environments per agent. A fedpohcs client plays one environment. Libraries that
-  train one agent at a time have no shape with six;
-- `federated`: rounds in which 10 of N clients take part. The peers move a vector of 4 numbers by one step; fedpohcs has
-  no smaller work than an episode in a table, an update of PPO and its checks, which is in the peers' favour;
+  steps. A shape is agents x environments per agent. Libraries that train one agent at a time have no shape with six;
+- `federated`: rounds in which 10 of N clients take part and move a vector of 4 numbers by one step. For fedpohcs this
+  is an episode of one step with a learner of its own; rounds with an episode in a table and PPO are shown besides;
 - `stepping`: environment steps under a policy of the same size. Only fedpohcs stores trajectories and updates filters.
 
-Processor seconds count all threads and all processes below the driver. For Flower they lack those of Ray's processes
-that have another parent, which is in its favour.
+Processor seconds count all threads and all processes that a driver has started, those of Ray included. A case that
+takes longer than its limit is ended and reported.
+
+Results are kept by topic: a run with some topics keeps what is stored of the others, if their pins are still the same.
 
 Goals, per processor second: learning >= 4 times rejax at the same shape and >= 3 times its best shape; less time per
 participating client than each federated peer.
@@ -21,20 +22,30 @@ participating client than each federated peer.
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
+import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _common import HERE, Figure, Goal, argument_parser, machine_facts, print_table, write_results
+from _common import HERE, RESULTS, Figure, Goal, argument_parser, machine_facts, print_table, write_results
 
-FOLDER = HERE / "peers"
+sys.path.insert(0, str(HERE / "peers"))
+from _serve import MARK, marked
+
+NAME = "peers"
+FOLDER = HERE / NAME
+LIMIT = 180  # seconds of a turn, with what it compiles
 OURS = "fedpohcs"
 SELECTED = 10  # clients per round, as in the drivers
+TURNS = 3
 WARM_UP = 2  # the second turn of a JAX program may compile once more, for the types that the first one returned
+SHAPES = ("6 agents x 1 env", "6 agents x 16 env", "1 agent x 16 env", "6 agents x 64 env")
 FEW_ENVS = ("1 agent x 1 env", "1 agent x 16 env")
 SIZES = ("60 clients", "1000 clients", "10000 clients")
 
@@ -45,24 +56,21 @@ class Driver(NamedTuple):
     script: str
     environment: str
     cases: tuple[str, ...]
+    warm_up: int = WARM_UP
 
 
 TOPICS: dict[str, dict[str, Driver]] = {
     "learning": {
-        OURS: Driver("ours.py", OURS, ("6 agents x 1 env", "1 agent x 1 env")),
-        "rejax": Driver(
-            "rejax_ppo.py",
-            "rejax",
-            ("6 agents x 1 env", "6 agents x 16 env", "1 agent x 16 env", "6 agents x 64 env"),
-        ),
+        OURS: Driver("ours.py", OURS, SHAPES),
+        "rejax": Driver("rejax_ppo.py", "rejax", SHAPES),
         "sbx": Driver("sbx_ppo.py", "sbx", FEW_ENVS),
         "Stable-Baselines3": Driver("sb3_ppo.py", "sb3", FEW_ENVS),
     },
     "federated": {
-        OURS: Driver("ours.py", OURS, SIZES),
+        OURS: Driver("ours.py", OURS, (*SIZES, *(f"{size} with PPO" for size in SIZES))),
         "fedjax": Driver("fedjax_rounds.py", "fedjax", SIZES),
         "pfl": Driver("pfl_rounds.py", "pfl", SIZES),
-        "Flower": Driver("flower_rounds.py", "flower", SIZES),
+        "Flower": Driver("flower_rounds.py", "flower", SIZES, warm_up=0),  # it does not time the first round of a turn
     },
     "stepping": {
         OURS: Driver("ours.py", OURS, ("600 env",)),
@@ -77,14 +85,32 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "fedpohcs" / "peers")
     parser.add_argument("--topics", default=",".join(TOPICS), help="some of: " + ", ".join(TOPICS))
     arguments = parser.parse_args()
-    facts, samples = machine_facts() | {"peers": pins()}, {}
-    figures: list[Figure] = []
+    samples = stored_samples(arguments.quick)
     for topic in arguments.topics.split(","):
+        facts = machine_facts()
         answers = run_topic(TOPICS[topic], arguments.cache, arguments.quick)
-        samples[topic] = answers | {"load_average": round(os.getloadavg()[0], 2)}
+        after = [round(load, 2) for load in os.getloadavg()]
+        samples[topic] = {
+            "answers": answers,
+            "machine": facts | {"load_average_after": after},
+            "pins": pins_of(topic),
+        }
         print_answers(topic, answers)
-        figures += headline(topic, answers)
-        write_results("peers", facts, figures, samples, quick=arguments.quick)  # what is done is safe
+        figures = [figure for name in TOPICS if name in samples for figure in headline(name, samples[name]["answers"])]
+        write_results(NAME, facts, figures, samples, quick=arguments.quick)  # what is done is safe
+
+
+def stored_samples(quick: bool) -> dict[str, Any]:
+    """The samples of earlier runs, by topic, without topics whose pins have changed."""
+    path = RESULTS / f"{NAME}{'-quick' if quick else ''}.json"
+    stored = json.loads(path.read_text())["samples"] if path.exists() else {}
+    return {topic: some for topic, some in stored.items() if topic in TOPICS and some.get("pins") == pins_of(topic)}
+
+
+def pins_of(topic: str) -> dict[str, list[str]]:
+    """The pins of the environments that a topic uses."""
+    used = {driver.environment for driver in TOPICS[topic].values()} - {OURS}
+    return {environment: pins()[environment] for environment in sorted(used)}
 
 
 def pins() -> dict[str, list[str]]:
@@ -112,7 +138,8 @@ class Process:
     """A driver that waits for the name of a case per line and answers each with a line."""
 
     def __init__(self, driver: Driver, cache: Path) -> None:
-        environment, self._errors = dict(os.environ), tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._errors, self._mark = tempfile.TemporaryFile("w+"), uuid.uuid4().hex  # noqa: SIM115
+        environment = dict(os.environ) | {MARK: self._mark}
         if driver.environment != OURS:
             environment.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(
@@ -127,44 +154,74 @@ class Process:
 
     def ask(self, case: str) -> dict[str, Any]:
         assert self._process.stdin and self._process.stdout
+        timer = threading.Timer(LIMIT, self._process.kill)
+        timer.start()
         try:
             print(case, file=self._process.stdin, flush=True)
             return json.loads(self._process.stdout.readline())
         except (OSError, ValueError):
+            if self._process.wait() == -signal.SIGKILL and not timer.is_alive():
+                return {"error": f"a turn takes longer than {LIMIT} s"}
             self._errors.seek(0)
             return {"error": " ".join(["the process ended:", *self._errors.read().strip().splitlines()[-1:]])}
+        finally:
+            timer.cancel()
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def close(self) -> None:
+        """End the driver, and what is left of its processes."""
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it ended before
             self._process.stdin.close()
         self._process.wait()
+        for pid in marked(self._mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Library:
+    """A driver, which is started again after a case that ended it."""
+
+    def __init__(self, driver: Driver, cache: Path) -> None:
+        self._driver, self._cache, self._process = driver, cache, Process(driver, cache)
+
+    def ask(self, case: str) -> dict[str, Any]:
+        if self._process.ended:
+            self._process.close()
+            self._process = Process(self._driver, self._cache)
+        return self._process.ask(case)
+
+    def close(self) -> None:
+        self._process.close()
 
 
 def run_topic(drivers: dict[str, Driver], cache: Path, quick: bool) -> dict[str, Any]:
     """The counted answers by "library, case"; or the error of a library or case."""
-    turns = 1 if quick else 3
-    processes: dict[str, Process] = {}
+    turns = 1 if quick else TURNS
+    libraries: dict[str, Library] = {}
     answers: dict[str, Any] = {}
     for name, driver in drivers.items():
         try:
-            processes[name] = Process(driver, cache)
+            libraries[name] = Library(driver, cache)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
             answers |= {f"{name}, {case}": f"not installed: {reason}" for case in driver.cases}
-    wanted = [(name, case) for name in processes for case in drivers[name].cases[: 1 if quick else None]]
+    wanted = [(name, case) for name in libraries for case in drivers[name].cases[: 1 if quick else None]]
     for turn in range(-WARM_UP, turns):
         for name, case in wanted:
             place = f"{name}, {case}"
-            if isinstance(answers.get(place), str):  # it failed
+            if isinstance(answers.get(place), str) or turn < -drivers[name].warm_up:  # it failed, or is warm
                 continue
-            answer = processes[name].ask(case)
+            answer = libraries[name].ask(case)
             if "error" in answer:
                 answers[place] = f"failed: {answer['error']}"
             elif turn >= 0:
                 answers.setdefault(place, []).append(answer)
-    for process in processes.values():
-        process.close()
+    for library in libraries.values():
+        library.close()
     return answers
 
 
@@ -203,10 +260,12 @@ def headline(topic: str, answers: dict[str, Any]) -> list[Figure]:
 
 def against_rejax(ours: dict[str, float], measured: dict[str, Any]) -> list[Figure]:
     rejax = {place: per_cpu_second(some) for place, some in measured.items() if place.startswith("rejax")}
-    same, figures = "6 agents x 1 env", []
-    if f"rejax, {same}" in rejax and f"{OURS}, {same}" in ours:
-        ratio = ours[f"{OURS}, {same}"] / rejax[f"rejax, {same}"]
-        figures.append(Figure(f"{OURS} / rejax, {same}, per processor second", ratio, "times", Goal(">=", 4, "times")))
+    figures = []
+    for place, theirs in rejax.items():
+        shape = place.split(", ")[1]
+        if f"{OURS}, {shape}" in ours:
+            name = f"{OURS} / {place}, per processor second"
+            figures.append(Figure(name, ours[f"{OURS}, {shape}"] / theirs, "times", Goal(">=", 4, "times")))
     if rejax:
         ratio = max(ours.values()) / max(rejax.values())
         name = f"{OURS} / rejax, best shape of each, per processor second"

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from _serve import Turn, serve
 
-SELECTED, ROUNDS = 10, 20
+SELECTED, ROUNDS = 10, 100
 
 
 def rounds(clients: int) -> Turn:

@@ -16,7 +16,7 @@ from pfl.metrics import Metrics
 from pfl.model.base import Model
 from pfl.stats import MappedVectorStatistics
 
-SELECTED, ROUNDS = 10, 20
+SELECTED, ROUNDS = 10, 100
 
 
 class Vector(Model):

@@ -13,6 +13,7 @@ import pytest
 from commands import PATIENCE, started, wait_for
 from fedpohcs.cli import main
 from fedpohcs.cli.compare import run_all
+from fedpohcs.cli.display import GridDisplay
 from fedpohcs.cli.grid import local_launcher, read_progress, run_grid
 from fedpohcs.core.config import ExperimentConfig, FederationConfig
 from fedpohcs.core.errors import UserError
@@ -80,6 +81,22 @@ def test_a_comparison_that_was_stopped_says_how_to_go_on_and_leaves_no_process(t
         before = [read_progress(folder).round for folder in folders]
         time.sleep(1)
         assert [read_progress(folder).round for folder in folders] == before
+
+
+def test_the_first_round_of_a_run_is_shown_at_once_and_later_ones_now_and_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    display = GridDisplay({folder: preset("tabular")}, tmp_path)
+    printed = []
+    for rounds in ("", "0,1.5,-2.0\n", "0,1.5,-2.0\n1,2.5,-1.0\n"):
+        (folder / "rounds.csv").write_text("round,mean_return,min_return\n" + rounds)
+        display.show({folder: "running"})
+        printed.append(capsys.readouterr().out.split())
+    assert printed == [["run", "compiling"], ["run", "running", "0/40", "1.5", "-2.0"], []]
+    display.show({folder: "done"})
+    assert capsys.readouterr().out.split()[1:3] == ["done", "1/40"]
 
 
 def test_runs_that_are_there_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

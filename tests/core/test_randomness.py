@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import numpy as np
 import pytest
 
 from fedpohcs.core.randomness import Purpose, device_key, host_generator
@@ -20,6 +21,16 @@ def test_every_seed_purpose_and_round_has_a_key_of_its_own_on_the_device() -> No
     names = {name[:3] for name in NAMES}
     keys = {tuple(jax.random.key_data(device_key(*name)).tolist()) for name in names}
     assert len(keys) == len(names)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**63 + 5])
+def test_draws_are_those_of_numpy_and_jax_for_the_same_name(seed: int) -> None:
+    name = (seed, Purpose.SHUFFLING, 3, 2**31)
+    host = np.random.default_rng([*name, 1]).bit_generator.state
+    assert host_generator(*name, 1).bit_generator.state == host
+    if seed < 2**63:  # more is refused by JAX
+        device = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), Purpose.EVALUATION), 9)
+        assert (jax.random.key_data(device_key(seed, Purpose.EVALUATION, 9)) == jax.random.key_data(device)).all()
 
 
 @pytest.mark.parametrize(

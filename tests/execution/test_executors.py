@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpohcs.core.config import ExperimentConfig, FederationConfig
+from fedpohcs.core.learning import learner_class
 from fedpohcs.core.presets import preset
 from fedpohcs.core.registries import SELECTORS
 from fedpohcs.core.types import RoundRecord
@@ -15,6 +16,7 @@ from fedpohcs.execution.in_process import InProcessExecutor
 from fedpohcs.execution.mapping import ClientError, OneByOneMap
 from fedpohcs.metrics import heterogeneity, learning_potential, stack_tables
 from fedpohcs.runs.experiment import run_experiment, start_training
+from fedpohcs.worlds.tabular import TabularWorlds
 
 SMALL = FederationConfig(num_clients=7, num_candidates=5, num_selected=3, evaluation_episodes=8)
 CONFIG = replace(preset("tabular"), rounds=3, federation=SMALL)
@@ -22,6 +24,18 @@ CONFIG = replace(preset("tabular"), rounds=3, federation=SMALL)
 
 def records_of(config: ExperimentConfig) -> list[RoundRecord]:
     return list(start_training(config).remaining_rounds())
+
+
+@pytest.mark.parametrize("kind", ["ppo", "a2c"])
+def test_a_client_may_play_a_number_of_episodes_side_by_side(kind: str) -> None:
+    """Episodes of this world last to the time limit."""
+    learner = learner_class(kind)(
+        hidden_sizes=(), local_iterations=2, filter_warmup_steps=0, filter_observations=False, episodes_per_iteration=3
+    )
+    executor = start_training(replace(CONFIG, learner=learner)).executor
+    updates = executor.train(executor.initial_params(), 0, np.array([0, 5]))
+    assert updates.steps.tolist() == [2 * 3 * TabularWorlds.horizon] * 2
+    assert updates.steps.max() == executor.most_steps.train
 
 
 @pytest.mark.parametrize("selector", SELECTORS)

@@ -121,6 +121,9 @@ def test_a_pooled_learner_needs_all_clients_and_shared_filters_need_openness() -
     steered = replace(config, federation=replace(config.federation, server_optimiser="fedcm"))
     with pytest.raises(UserError, match="'fedcm', which steers clients"):
         check_config(steered)
+    by_episodes = replace(config, learner=replace(config.learner, episodes_per_iteration=2))
+    with pytest.raises(UserError, match=r"learner.episodes_per_iteration .* counts the steps of all clients"):
+        check_config(by_episodes)
     with pytest.raises(UserError, match=r"federation.filters .* reveals what clients see"):
         check_config(replace(small(filters="shared"), privacy="masked"))
 

@@ -384,6 +384,7 @@ def test_actions_that_a_learner_cannot_take_are_refused_in_one_line(kind: str, a
     [
         ("dqn", {"replay_start": 9, "replay_size": 8}, "replay_start.*must be at most learner.replay_size"),
         ("dqn", {"episodes_per_iteration": 0}, "episodes_per_iteration"),
+        ("ppo", {"episodes_per_iteration": 0}, "episodes_per_iteration"),
         ("dqn", {"memory_at_merge": "forget"}, "memory_at_merge"),
         ("ddpg", {"noise_pull": 0.0}, "noise_pull"),
         ("td3", {"policy_delay": 0}, "policy_delay"),

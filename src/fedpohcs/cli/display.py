@@ -112,6 +112,7 @@ class GridDisplay:
         self.live: Live | None = None
         self.started: dict[Path, tuple[float, int]] = {}  # when a run was first seen running, and at which round
         self.shown: dict[Path, str] = {}
+        self.with_rounds: set[Path] = set()  # of which a line has shown a round
         self.shown_at = 0.0
 
     def __enter__(self) -> "GridDisplay":
@@ -131,13 +132,20 @@ class GridDisplay:
             return
         now = time.monotonic()
         for folder, state in status.items():
-            changed = state != self.shown.get(folder, "waiting")
-            if changed or (state == "running" and now - self.shown_at >= SECONDS_PER_LINE):
+            first, changed = self._has_first_round(folder, state), state != self.shown.get(folder, "waiting")
+            if first or changed or (state == "running" and now - self.shown_at >= SECONDS_PER_LINE):
                 cells = self._cells(folder, state)
                 print("  ".join(filter(None, cells)), file=self.console.file, flush=True)
         if now - self.shown_at >= SECONDS_PER_LINE:
             self.shown_at = now
         self.shown = dict(status)
+
+    def _has_first_round(self, folder: Path, state: str) -> bool:
+        """Whether the run has a round, and had none so far: who waits for the first result need wait no longer."""
+        if state == "waiting" or folder in self.with_rounds or read_progress(folder).round < 0:
+            return False
+        self.with_rounds.add(folder)
+        return True
 
     def _table(self, status: Mapping[Path, str]) -> Table:
         table = Table(box=None, pad_edge=False)

@@ -1,6 +1,7 @@
 """Trees of arrays with a leading client axis, and trees whose arrays have names."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,20 @@ def tree_like(template: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any
     return jax.tree.unflatten(jax.tree.structure(template), [arrays[prefix + place] for place in _places(template)])
 
 
-def _places(tree: Any) -> list[str]:
+def _places(tree: Any) -> tuple[str, ...]:
     """Where each array of a tree is, in the order of its leaves: `policy/layers/0/kernel`."""
     import jax
 
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    return _places_in(jax.tree.structure(tree))
+
+
+@lru_cache(maxsize=256)  # a run has few structures, and names the arrays of each several times per round
+def _places_in(structure: Any) -> tuple[str, ...]:
+    import jax
+
+    numbered = jax.tree.unflatten(structure, range(structure.num_leaves))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(numbered)
+    return tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
 
 
 def same_form(tree: Any, other: Any) -> bool:

@@ -41,6 +41,7 @@ from fedpohcs.server.protocols import MostSteps, RemoteClients
 from fedpohcs.server.selection import make_selector
 from fedpohcs.worlds import make_world
 
+FEW_STEPS = 20_000  # of all clients together, whose draws take less time than to wake a thread for each client
 NUM_POOLED = 1024  # clients with whose statistics a new one may begin: those that came last
 Remember = Callable[[int, Trajectory], None]
 """Records the episodes of a client, [T, E]."""
@@ -303,7 +304,8 @@ class LocalExecutor(ABC):
         """
         seed, purpose = self.config.seed, Purpose.SIMULATION if attempt else Purpose.SHUFFLING
         more = (attempt,) if attempt else ()
-        draws = self.clients.on_host(
+        few = len(clients) * self.config.learner.local_iterations * self.learner.batch_length < FEW_STEPS
+        draws = (map if few else self.clients.on_host)(
             lambda client: self.learner.draws(host_generator(seed, purpose, round_number, client, *more)),
             [int(client) for client in clients],
         )

@@ -108,10 +108,18 @@ class VectorisedMap:
         for start in range(0, len(clients), width * self.groups):
             index = np.minimum(np.arange(start, start + width * self.groups), len(clients) - 1)
             result = run(sent, *take_clients(own, index))
-            for group, begin in enumerate(range(start, len(clients), width)[: self.groups]):
-                part = jax.tree.map(lambda x: np.asarray(x.addressable_shards[group].data), result)  # noqa: B023
-                chunks.append(Chunk(clients[begin : begin + width], part))
+            parts = self._by_group(result)
+            begins = range(start, len(clients), width)[: self.groups]
+            chunks += [Chunk(clients[begin : begin + width], parts[group]) for group, begin in enumerate(begins)]
         return chunks
+
+    def _by_group(self, result: Any) -> list[Any]:
+        """The results of every group."""
+        if self.groups == 1:
+            return [jax.tree.map(np.asarray, result)]
+        leaves, structure = jax.tree.flatten(result)
+        shards = [[np.asarray(shard.data) for shard in leaf.addressable_shards] for leaf in leaves]
+        return [jax.tree.unflatten(structure, [of_leaf[group] for of_leaf in shards]) for group in range(self.groups)]
 
     def _width(self, number: int) -> int:
         """Clients per chunk."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fedpohcs.core.learning import A2CConfig
@@ -42,7 +42,7 @@ class A2C(ActorCritic):
     def schedule(self, round_number: int) -> Schedule:
         """Learning rate and entropy bonus of a round; rounds count from 0."""
         rate = self.config.learning_rate * self.config.learning_rate_decay**round_number
-        return Schedule(jnp.float32(rate), jnp.float32(decayed_entropy(self.config, round_number)))
+        return Schedule(np.float32(rate), np.float32(decayed_entropy(self.config, round_number)))
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> IterationResult:
         """One step of the policy, the critic's epochs, then the filters are updated."""

@@ -15,6 +15,7 @@ import optax
 
 from fedpohcs.core.learning import ActorCriticConfig
 from fedpohcs.core.trajectory import Status, Trajectory
+from fedpohcs.core.types import AnyArray
 from fedpohcs.learners.actors import PolicyActor, policy_actor, sight_of
 from fedpohcs.learners.base import Learner
 from fedpohcs.learners.distributions import Categorical, Gaussian
@@ -61,8 +62,8 @@ class Batch(NamedTuple):
 class Schedule(NamedTuple):
     """Coefficients that depend on the round alone."""
 
-    learning_rate: jax.Array
-    entropy_coefficient: jax.Array
+    learning_rate: AnyArray
+    entropy_coefficient: AnyArray
 
 
 class UpdateInfo(NamedTuple):

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
 from fedpohcs.core.learning import NPGConfig
 from fedpohcs.core.trajectory import Trajectory
+from fedpohcs.core.types import AnyArray
 from fedpohcs.learners.actor_critic import (
     ActorCritic,
     Batch,
@@ -61,9 +63,9 @@ class NPG(ActorCritic):
         """The initial state of the critic's optimiser."""
         return critic_optimiser(self.config).init(params.critic)
 
-    def schedule(self, round_number: int) -> jax.Array:
+    def schedule(self, round_number: int) -> AnyArray:
         """The entropy bonus of a round; rounds count from 0."""
-        return jnp.float32(decayed_entropy(self.config, round_number))
+        return np.float32(decayed_entropy(self.config, round_number))
 
     def learn(self, sent: Broadcast, now: Progress, trajectory: Trajectory, draws: jax.Array) -> IterationResult:
         """One step of the policy, the critic's epochs, then the filters are updated."""

@@ -208,7 +208,7 @@ class PPO(ActorCritic):
         """Learning rate and entropy bonus of a round; rounds count from 0."""
         config = self.config
         rate = max(config.learning_rate * config.learning_rate_decay**round_number, config.learning_rate_floor)
-        return Schedule(jnp.float32(rate), jnp.float32(decayed_entropy(config, round_number)))
+        return Schedule(np.float32(rate), np.float32(decayed_entropy(config, round_number)))
 
     def draws(self, generator: np.random.Generator) -> Any:
         """Permutations for the minibatches of one local training, [I, epochs + critic_epochs, M]."""

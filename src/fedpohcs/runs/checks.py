@@ -115,6 +115,9 @@ def _check_pooling(config: ExperimentConfig, selector: Selector) -> None:
         require(selector.everyone, "federation.pooled", True, rule, "Use the selector full.")
         rule = f"cannot be combined with server optimiser {optimiser_name(config, selector)!r}, which steers clients"
         require(not _steers(config, selector), "federation.pooled", True, rule)
+        episodes = getattr(config.learner, "episodes_per_iteration", None)
+        rule = "must be None with federation.pooled, which counts the steps of all clients"
+        require(episodes is None, "learner.episodes_per_iteration", episodes, rule, "Set learner.steps_per_iteration.")
     rule = f"reveals what clients see, which privacy {config.privacy!r} does not hide"
     hidden = federation.filters == "own" or config.privacy == "none"
     require(hidden, "federation.filters", federation.filters, rule, "Use own.")

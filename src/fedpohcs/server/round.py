@@ -84,8 +84,9 @@ def run_round(
     with clock.phase("evaluate"):
         recent = remember(state.recent, selection.client, defence)
         due = (state.round + 1) % federation.evaluation_every == 0
-        upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
-        executor.expect(ask_clients(selector, upcoming, selector_state), selector.requires)
+        if due and selector.requires:
+            upcoming, _ = defended(ask_question(state.round + 1, selector, federation, seed), recent, defence)
+            executor.expect(ask_clients(selector, upcoming, selector_state), selector.requires)
         evaluation = evaluate_clients(executor, federation, seed, params, state.round + 1) if due else NOT_EVALUATED
         held_out = evaluate_held_out(executor, federation, params, state.round + 1) if due else NOT_EVALUATED
     record = RoundRecord(
@@ -179,6 +180,8 @@ def ask_question(round_number: int, selector: Selector, federation: FederationCo
 
 def without_silent(question: Question, asked: ClientIds, metrics: CandidateMetrics) -> Question:
     """The question without candidates that were asked and did not reply."""
+    if not len(asked):
+        return question
     silent = np.setdiff1d(asked, metrics.client)
     return question.among(np.setdiff1d(question.candidates, silent)) if len(silent) else question
 

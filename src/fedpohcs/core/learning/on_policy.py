@@ -16,6 +16,8 @@ class ActorCriticConfig(LearningConfig):
     standardises_advantages: ClassVar[bool] = True
     exportable: ClassVar[bool] = True
 
+    episodes_per_iteration: int | None = None
+    """Collect this many episodes per local iteration instead, side by side. None: `steps_per_iteration`."""
     batch_size: int = 128
     """Steps in a minibatch."""
     gae_discount: float = 0.95
@@ -33,8 +35,15 @@ class ActorCriticConfig(LearningConfig):
 
     def _check(self) -> None:
         require_positive(AT, self, "batch_size", "critic_learning_rate", "entropy_decay_rounds")
+        if self.episodes_per_iteration is not None:
+            require_positive(AT, self, "episodes_per_iteration")
         require_not_negative(AT, self, "entropy_coefficient", "critic_epochs")
         require_fraction(AT, self, "gae_discount")
+
+    @property
+    def whole_episodes(self) -> int | None:
+        """Episodes of a local iteration, if their number is fixed."""
+        return self.episodes_per_iteration
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,10 @@ def _ids(name: str, verb: str, values: Any) -> ClientIds:
     if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
         found = f"an array of type {ids.dtype} and shape {ids.shape}"
         _refuse(name, f"{verb} {found}", "Clients are a one-dimensional array of integer ids.")
-    unique, times = np.unique(ids, return_counts=True)
-    if len(unique) < len(ids):
-        _refuse(name, f"{verb} id {unique[times > 1][0]} more than once", "Name every client once.")
+    if not (ids[1:] > ids[:-1]).all():  # ascending ids are distinct
+        unique, times = np.unique(ids, return_counts=True)
+        if len(unique) < len(ids):
+            _refuse(name, f"{verb} id {unique[times > 1][0]} more than once", "Name every client once.")
     return ids.astype(np.int64)
 
 
