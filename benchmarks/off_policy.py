@@ -1,11 +1,12 @@
-"""What learners with a replay buffer reach on presets of Gymnasium, with their defaults but for the scale of rewards.
+"""What learners with a replay buffer reach on presets of Gymnasium, and what single settings change; docs/results.md.
 
-For docs/results.md.
+    python benchmarks/off_policy.py scale --folder FOLDER --seeds 0,1,2
+    python benchmarks/off_policy.py settings --folder FOLDER
+    python benchmarks/off_policy.py settings --folder FOLDER --only dqn-fedavg-defaults-0  # one run alone
 
-    python benchmarks/off_policy.py --folder FOLDER --seeds 0,1,2
-
-FOLDER holds the run folders. What is there already is not trained again. docs/data/off-policy.csv gets the curves of
-all runs that are there, and the returns of the last five rounds are printed.
+FOLDER holds the run folders. What is there already is not trained again. The curves of all runs that are there get into
+docs/data/off-policy.csv (`scale`: rewards divided by their own standard deviation) or off-policy-settings.csv; stored
+curves of other runs stay. The returns of the last five rounds are printed.
 """
 
 import csv
@@ -19,54 +20,97 @@ from typing import Any, NamedTuple
 
 from _common import HERE, print_table
 
-CURVES = HERE.parent / "docs" / "data" / "off-policy.csv"
-COLUMNS = ("preset", "learner", "selector", "seed", "round", "train_steps", "mean_return", "min_return")
+DATA = HERE.parent / "docs" / "data"
+FILES = {"scale": DATA / "off-policy.csv", "settings": DATA / "off-policy-settings.csv"}
+COLUMNS = ("preset", "learner", "selector", "setting", "seed", "round", "train_steps", "mean_return", "min_return")
 LAST = 5  # rounds of a curve that the table averages
+CARTPOLE, PENDULUM = "gym/CartPole-v1", "gym/Pendulum-v1"
+SCALE, TURNS = "reward_statistic reward", "every client in every second round"
+SLOWER = "epsilon_decay 0.6, target_rate 0.003"
 
 
 class Case(NamedTuple):
-    """A preset with a learner and a selector."""
+    """A preset with a learner, a selector, a setting by the name it has in tables, and a seed."""
 
     preset: str
     learner: str
     selector: str
+    setting: str
+    seed: int
 
-    def folder(self, seed: int) -> str:
-        return f"{self.learner}-{self.selector}-{seed}"
+    @property
+    def folder(self) -> str:
+        return "-".join(
+            [self.learner, self.selector, self.setting.replace(", ", "-").replace(" ", "-"), str(self.seed)]
+        )
 
 
-LEARNERS = {"sac": "gym/Pendulum-v1", "td3": "gym/Pendulum-v1", "dqn": "gym/CartPole-v1"}
-CASES = [Case(preset, name, selector) for name, preset in LEARNERS.items() for selector in ("fedavg", "fedpohcs")]
+OPTIONS: dict[str, list[str]] = {
+    "defaults": [],
+    SCALE: ["--learner.reward-statistic", "reward"],
+    "epsilon_decay 0.6": ["--learner.epsilon-decay", "0.6"],
+    "target_rate 0.003": ["--learner.target-rate", "0.003"],
+    "learning_rate 3e-4": ["--learner.learning-rate", "3e-4"],
+    "no filter_rewards": ["--learner.no-filter-rewards"],
+    "memory_at_merge reset": ["--learner.memory-at-merge", "reset"],
+    "updates_per_iteration 256": ["--learner.updates-per-iteration", "256"],
+    SLOWER: ["--learner.epsilon-decay", "0.6", "--learner.target-rate", "0.003"],
+    TURNS: ["--defence.max-selections", "1", "--defence.window", "2"],
+}
+"""What a setting is on the command line."""
+SINGLE = [name for name in OPTIONS if name not in ("defaults", SCALE, SLOWER, TURNS)]
+
+
+def scale_cases(seeds: list[int]) -> Iterator[Case]:
+    """Three learners with two selectors, all with rewards divided by their own standard deviation."""
+    for seed in seeds:
+        for learner, preset in (("sac", PENDULUM), ("td3", PENDULUM), ("dqn", CARTPOLE)):
+            yield from (Case(preset, learner, selector, SCALE, seed) for selector in ("fedavg", "fedpohcs"))
+
+
+def settings_cases() -> Iterator[Case]:
+    """All runs of docs/data/off-policy-settings.csv."""
+    yield from (Case(CARTPOLE, "dqn", "fedavg", "defaults", seed) for seed in range(4))
+    yield from (Case(CARTPOLE, "dcpi", "fedavg", "defaults", seed) for seed in range(3))
+    yield from (Case(CARTPOLE, "dqn", "fedavg", name, 0) for name in SINGLE)
+    yield from (Case(CARTPOLE, "dqn", "fedavg", SLOWER, seed) for seed in range(4))
+    for selector in ("fedavg", "fedpohcs"):
+        yield from (Case(PENDULUM, "sac", selector, "defaults", seed) for seed in range(2))
+    for name in (TURNS, "memory_at_merge reset"):
+        yield from (Case(PENDULUM, "sac", "fedpohcs", name, seed) for seed in range(3))
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=list(FILES))
     parser.add_argument("--folder", type=Path, required=True, help="for run folders")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="0,1,2", help="of `scale`; those of `settings` are fixed")
+    parser.add_argument("--only", help="train the run of this folder alone")
     parser.add_argument("--collect", action="store_true", help="train nothing: collect the runs that are there")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    for seed in seeds:
-        for case in CASES:
-            folder = arguments.folder / case.folder(seed)
-            if not arguments.collect and not (folder / "policy.npz").is_file():
-                train(case, seed, folder)
-    rows = [row for case in CASES for seed in seeds for row in curve(case, seed, arguments.folder)]
-    with CURVES.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
-    print_table("off-policy learners", ("preset", "learner", "selector", "seeds", "mean", "worst"), summary(rows))
+    cases = list(scale_cases(seeds) if arguments.part == "scale" else settings_cases())
+    for case in cases:
+        wanted = not arguments.collect and case.folder == (arguments.only or case.folder)
+        if wanted and not (arguments.folder / case.folder / "policy.npz").is_file():
+            train(case, arguments.folder / case.folder)
+    curves = stored(FILES[arguments.part])
+    curves |= {case: found for case in cases if (found := list(curve(case, arguments.folder)))}
+    with FILES[arguments.part].open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerows([COLUMNS, *((*case, *row) for case, rows in curves.items() for row in rows)])
+    print_table("off-policy learners", (*COLUMNS[:4], "seeds", "mean", "worst"), summary(curves))
 
 
-def train(case: Case, seed: int, folder: Path) -> None:
-    chosen = ["--learner.kind", case.learner, "--selector", case.selector, "--seed", str(seed)]
-    chosen += ["--learner.reward-statistic", "reward"]
-    command = [sys.executable, "-m", "fedpohcs", "train", case.preset, *chosen, "--checkpoint-every", "0"]
-    subprocess.run([*command, "--overwrite", "--out", str(folder)], check=True)
+def train(case: Case, folder: Path) -> None:
+    chosen = ["--learner.kind", case.learner, "--selector", case.selector, "--seed", str(case.seed)]
+    command = [sys.executable, "-m", "fedpohcs", "train", case.preset, *chosen, *OPTIONS[case.setting]]
+    subprocess.run([*command, "--checkpoint-every", "0", "--overwrite", "--out", str(folder)], check=True)
 
 
-def curve(case: Case, seed: int, folder: Path) -> Iterator[tuple[Any, ...]]:
+def curve(case: Case, folder: Path) -> Iterator[tuple[str, ...]]:
     """Rows of a finished run; steps are those of all clients from the start."""
-    path = folder / case.folder(seed)
+    path = folder / case.folder
     if not (path / "policy.npz").is_file():
         return
     steps = 0
@@ -74,20 +118,27 @@ def curve(case: Case, seed: int, folder: Path) -> Iterator[tuple[Any, ...]]:
         for row in csv.DictReader(file):
             steps += int(row["train_steps"])
             returns = (f"{float(row[name]):.1f}" for name in ("mean_return", "min_return"))
-            yield (*case, seed, int(row["round"]), steps, *returns)
+            yield (row["round"], str(steps), *returns)
 
 
-def summary(rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def stored(path: Path) -> dict[Case, list[tuple[str, ...]]]:
+    """The rows of a file by case, in its order."""
+    curves: dict[Case, list[tuple[str, ...]]] = {}
+    with path.open(newline="") as file:
+        for preset, learner, selector, setting, seed, *row in list(csv.reader(file))[1:]:
+            curves.setdefault(Case(preset, learner, selector, setting, int(seed)), []).append(tuple(row))
+    return curves
+
+
+def summary(curves: dict[Case, list[tuple[str, ...]]]) -> Iterator[tuple[Any, ...]]:
     """Mean and worst client over the last rounds: median of the seeds, and their range."""
-    for case in dict.fromkeys(row[:3] for row in rows):
-        own = [row for row in rows if row[:3] == case]
-        seeds = sorted({row[3] for row in own})
-        ends = [[row for row in own if row[3] == seed][-LAST:] for seed in seeds]
+    for kind in dict.fromkeys(case[:4] for case in curves):
+        ends = [rows[-LAST:] for case, rows in curves.items() if case[:4] == kind]
         cells = []
-        for column in (6, 7):
+        for column in (2, 3):
             values = [statistics.mean(float(row[column]) for row in end) for end in ends]
             cells.append(f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})")
-        yield (*case, len(seeds), *cells)
+        yield (*kind, len(ends), *cells)
 
 
 if __name__ == "__main__":

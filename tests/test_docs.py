@@ -139,7 +139,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, registries: None):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    for name in [name for name in sys.modules if name.startswith(("own_", "newcomer"))]:
+    for name in [name for name in sys.modules if name.startswith(("own_", "newcomer", "reachers"))]:
         monkeypatch.delitem(sys.modules, name)  # importing an example registers its names again
     return importlib.import_module
 
@@ -415,6 +415,36 @@ print(newcomer.act(Path({str(arrays)!r}), newcomer.make_room(3), client=3))"""
     assert float(done.stdout) == pytest.approx(module.act(arrays, module.make_room(3), client=3))
     untrained = module.act(arrays, module.Room(leak=0.15))
     assert untrained > returns[0]  # a room that never trained gains as well
+
+
+def test_reachers_differ_as_published(example) -> None:
+    pytest.importorskip("mujoco")
+    pytest.importorskip("imageio")
+    module = example("reachers")
+    offsets = np.array([module.offset_of(client) for client in range(2000)])
+    assert abs(offsets).max() == 1  # 1.2 % of normal numbers are beyond
+    assert offsets.std() == pytest.approx(0.4, abs=0.01)
+    corners = np.array([module.corner_of(client) for client in range(64)])
+    assert len(np.unique(corners, axis=0)) == 64
+    np.testing.assert_allclose([corners.min(), corners.max()], [-0.2, 0.15])
+    cell, both = module.with_goal(10), module.with_both(10)
+    goals = np.array([cell.reset(seed=seed)[0][4:6] for seed in range(20)])
+    assert ((goals >= corners[10]) & (goals <= corners[10] + 0.05)).all()
+    assert len(np.unique(goals, axis=0)) == 20
+    np.testing.assert_array_equal(both.reset(seed=0)[0], cell.reset(seed=0)[0])
+    there, here = both.step(np.zeros(2, np.float32)), cell.step(module.offset_of(10))
+    np.testing.assert_array_equal(there[0], here[0])
+
+
+def test_a_federation_of_reachers_trains(example, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    pytest.importorskip("imageio")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "examples"))  # for the workers that play
+    example("reachers")
+    federation = ["--env", "reachers:with_both", "--clients", "3", "--federation.evaluation-episodes", "2"]
+    learner = ["--learner.kind", "fedkl", "--learner.steps-per-iteration", "60", "--learner.filter-warmup-steps", "50"]
+    assert main(["train", "gym", *federation, *learner, "--rounds", "1", "--groups", "1", "--out", "run"]) == 0
+    assert len(set(load_run(Path("run")).client_returns[1].tolist())) == 3
 
 
 def test_the_tutorial_notebook_runs_and_its_text_belongs_to_its_code(

@@ -32,8 +32,7 @@ def tiny(kind: str) -> ExperimentConfig:
     return replace(config, rounds=2, federation=few, learner=learner)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "dqn")) for kind in KINDS])
 def test_a_run_over_messages_equals_one_in_process(kind: str, states: Path) -> None:
     """In the second round clients learn from the buffer that they kept."""
     config = tiny(kind)

@@ -57,7 +57,7 @@ def three(config: ExperimentConfig) -> ExperimentConfig:
 
 @over_messages
 @pytest.mark.parametrize(
-    "method", [name if name in SERVER else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+    "method", [pytest.param(name, marks=[pytest.mark.slow] * (name not in (*SERVER, "qavg"))) for name in METHODS]
 )
 def test_a_run_over_messages_equals_one_in_process(method: str, states: Path) -> None:
     config = tiny(method)
@@ -124,5 +124,5 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 @pytest.mark.parametrize("method", [*METHODS, *test_learners.KINDS])
 def test_a_run_over_processes_equals_one_in_process(method: str, fleet: LocalFleet, tmp_path: Path) -> None:
     config, out = tiny(method) if method in METHODS else three(test_learners.tiny(method)), tmp_path / "run"
-    assert fleet.submit(settings_for(config, out)).wait(PATIENCE) == 0
+    assert fleet.submit(settings_for(config, out)).wait(2 * PATIENCE) == 0
     assert_equal_tables(out, run_in_process(config, tmp_path / "in-process"), range(3))

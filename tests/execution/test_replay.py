@@ -81,3 +81,13 @@ def test_clients_of_a_world_outside_jax_learn_the_same_whoever_else_learns(episo
     actions = alone[1].replay.action[0, : int(alone[1].written[0])]
     assert np.abs(actions).max() <= 1
     assert np.abs(actions).std() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "env"), [("dqn", "CartPole-v1"), ("sac", "Pendulum-v1")])
+def test_clients_in_worker_processes_learn_the_same_whoever_else_learns(kind: str, env: str) -> None:
+    pytest.importorskip("gymnasium")
+    config = tiny(kind, f"gym/{env}")
+    together, alone = trained(config, [0, 2]), trained(config, [2])
+    assert_close(jax.tree.map(lambda x: x[1:], together), alone)
+    assert alone[1].written[0] > 0
