@@ -1,10 +1,11 @@
 """What averaging aims at: who is drawn, how updates are weighed, and server momentum, each varied on its own.
 
-A method is named DRAW/WEIGHT[/SERVER][/LEARNER]:
+A method is named DRAW/WEIGHT[/SERVER][/unit][/LEARNER]:
 - DRAW: `random`, `full` (everyone trains), `top-SCORE` or `draw-SCORE` (in proportion to it);
 - WEIGHT of an update: `steps`, `equal`, `ratio` (score by inclusion probability), `unbiased` (length-sigma by inclusion
   probability), or a SCORE;
 - SERVER: `mX` is momentum X on the policy alone, `aX` momentum X on policy and critic, `rX` a server learning rate;
+- `unit` gives all changes of the policy one length, their mean, before they are averaged;
 - LEARNER: `common` divides advantages by one scale for all clients, `common-length` also undoes the episode length.
 SCORE is `potential` (the norm of D_n A_n), `length-potential`, `sigma`, `length-sigma` (the metric gradient_scale),
 `own-potential`, the norm over all pairs of a client, or `gradient` and
@@ -31,9 +32,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from _common import argument_parser
 
-from fedpohcs import LEARNERS, SELECTORS, ExperimentConfig, PPOConfig, preset, run_experiment
+from fedpohcs import AGGREGATORS, LEARNERS, SELECTORS, ExperimentConfig, PPOConfig, preset, run_experiment
 from fedpohcs.core.config import ServerOptimiserConfig
 from fedpohcs.core.types import CandidateMetrics, Selection, Vector
+from fedpohcs.server.aggregation import Aggregator, Combination, SoundUpdates
+from fedpohcs.server.aggregation.mean import weighted_mean
+from fedpohcs.server.parts import from_vector, rows_of, vector_of
 from fedpohcs.server.selection.base import Question, Selector, choose, choose_at_random
 from fedpohcs.server.selection.fedpohcs import heterogeneity_scores
 from fedpohcs.server.selection.sampling import draw, inclusion_probabilities
@@ -140,6 +144,8 @@ def configured(world: str, level: str, seed: int, method: str, rounds: int) -> E
         if part.startswith("common"):
             settings = {f.name: getattr(config.learner, f.name) for f in fields(PPOConfig) if f.name != "kind"}
             config = replace(config, learner=CommonConfig(**settings, undo_length=part == "common-length"))
+        elif part == "unit":
+            config = replace(config, federation=replace(config.federation, aggregator="equal-lengths"))
         else:
             config = with_server(config, part[0], float(part[1:]))
     return config
@@ -154,6 +160,19 @@ def with_server(config: ExperimentConfig, kind: str, value: float) -> Experiment
     }[kind]
     federation = replace(config.federation, server_optimiser="momentum")
     return replace(config, federation=federation, server_optimiser=ServerOptimiserConfig(**settings))
+
+
+def equal_lengths(updates: SoundUpdates) -> Combination:
+    """The weighted mean of updates whose changes of the policy have all been given their mean length."""
+    change = rows_of(updates.params.policy) - vector_of(updates.previous.policy)
+    length = np.maximum(np.linalg.norm(change, axis=1), 1e-12)
+    mean = weighted_mean(updates.params, updates.weight)
+    step = updates.weight @ (change * ((updates.weight @ length) / length)[:, None])
+    policy = from_vector(vector_of(updates.previous.policy) + step, mean.policy)
+    return Combination(mean._replace(policy=policy))
+
+
+AGGREGATORS["equal-lengths"] = Aggregator(equal_lengths)
 
 
 def potential(question: Question, metrics: CandidateMetrics) -> Vector:
