@@ -327,7 +327,8 @@ class LocalExecutor(ABC):
 
     def filters_of(self, clients: ClientIds) -> Any:
         """The filters of some clients, with a leading client axis."""
-        return self.state_of(clients).filters
+        self._introduce(clients)
+        return self.store.take_filters(clients)
 
     def episodes_of(self, client: int, *, modelled: bool) -> Sequence[Trajectory]:
         """Recorded episodes of a client, [T, E] per recorded round, newest last; none if it did not record any.

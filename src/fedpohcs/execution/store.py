@@ -82,6 +82,10 @@ class ClientStore:
         """A copy of the state of some clients."""
         return ClientState(*(rows.take(clients) for rows in self._fields.values()))
 
+    def take_filters(self, clients: ClientIds) -> Any:
+        """A copy of the filters of some clients alone; what they keep besides may be large."""
+        return self._fields["filters"].take(clients)
+
     def put(self, clients: ClientIds, **fields: Any) -> None:
         """Replace these fields of the state of some clients."""
         for name, values in fields.items():

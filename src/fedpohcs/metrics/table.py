@@ -52,7 +52,9 @@ def recorded_steps(context: MetricContext, client: int, discretise: Callable[[np
     if discretise is not None:
         steps = steps._replace(cell=own_cells(discretise, steps.observation))
     filters = context.filters(client)
-    steps = steps._replace(observation=context.learner.filtered(filters, steps.observation))
+    # Column by column: NumPy would take the few numbers of a row by themselves, which is three times as slow.
+    columns = np.asfortranarray(steps.observation)
+    steps = steps._replace(observation=context.learner.filtered(filters, columns))
     if modelling.rewards == "filtered":
         steps = steps._replace(reward=context.learner.filtered_reward(filters, steps.reward))
     return _clipped(steps, context.learner.world.actions) if modelling.clip_actions else steps
