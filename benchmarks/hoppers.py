@@ -17,9 +17,6 @@ import ctypes
 import os
 import resource
 import statistics
-import subprocess
-import sysconfig
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from _common import (
-    HERE,
     Figure,
     Goal,
     argument_parser,
@@ -36,9 +32,9 @@ from _common import (
     median_ratio,
     write_results,
 )
+from _limits import NUM_CORES, compiled
 
 NUM_LANES = 10  # of each of 60 clients
-NUM_CORES = len(os.sched_getaffinity(0))
 
 
 def main() -> None:
@@ -114,19 +110,7 @@ def c_loop(executor: Any, steps: int) -> Callable[[], int]:
 
     package = Path(mujoco.__file__).parent
     (library,) = package.glob("libmujoco.so.*")
-    built = Path(tempfile.mkdtemp()) / "mj_loop.so"
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    command = [
-        compiler,
-        "-O3",
-        "-march=native",
-        "-shared",
-        "-fPIC",
-        f"-I{package / 'include'}",
-        str(HERE / "mj_loop.c"),
-    ]
-    subprocess.run([*command, str(library), f"-Wl,-rpath,{package}", "-lpthread", "-o", str(built)], check=True)
-    loop = ctypes.CDLL(str(built)).loop
+    loop = compiled("mj_loop.c", [f"-I{package / 'include'}"], [str(library), f"-Wl,-rpath,{package}"]).loop
     world: Any = executor.world
     models = [world.make_model(value) for value in world.values]
     addresses = (ctypes.c_void_p * len(models))(*[model._address for model in models])

@@ -1,15 +1,18 @@
-"""Evaluation rollouts of Mountain Cars in environment steps per second, policy included, against Gymnasium.
+"""Evaluation rollouts of Mountain Cars in steps per second, policy included, beside Gymnasium and the limit in C.
 
 Measured, in turns within one process:
 - `executor`: `InProcessExecutor.evaluate` of 60 clients x 10 episodes, trajectories stored, filters updated;
 - `program`: the compiled program behind it, on inputs already in place;
+- `c loop`: the same episodes by hand in C (`car_loop.c`, compiled here) on all cores, trajectories stored, one call
+  after the other into the same memory. It updates no filters and draws simpler random numbers, which is in its favour;
 - `gymnasium`: one MountainCarContinuous-v0, a NumPy policy of the same weights (two tanh layers of 64, Gaussian noise),
   one BLAS thread. It filters and stores nothing, which is in its favour.
 
 The policy's last layer is zero and its noise small: a car under constant force never arrives, so that every episode
 lasts the full 999 steps. Steps are counted, not assumed.
 
-Goal: executor >= 100 times gymnasium (median of the ratios of each turn).
+Goals: executor >= 0.6 of the c loop and >= 130 times gymnasium (medians of the ratios of each turn). Without a C
+compiler there is no c loop.
 """
 
 import os
@@ -27,7 +30,9 @@ from _common import (
     median_ratio,
     write_results,
 )
+from _limits import C_LOOP, Rollouts, client_rows, with_limit
 
+GOAL, LIMIT_GOAL = Goal(">=", 130, "times"), Goal(">=", 0.6, "")
 SMALL_LOG_STD = -5.0
 CALLS_PER_TURN = 5  # so that all contenders take turns of about the same time
 
@@ -42,6 +47,7 @@ def main() -> None:
         "program": program_contender(executor, params),
         "gymnasium": gymnasium_contender(params, num_steps=999 if arguments.quick else 29_970),
     }
+    with_limit(contenders, lambda: c_contender(executor, params))
     steps = {name: contender() for name, contender in contenders.items()}
     rates = interleaved_rates(contenders, repetitions=2 if arguments.quick else 11)
     samples = {"steps_per_call": steps, "steps_per_second": rates}
@@ -101,6 +107,11 @@ def program_contender(executor: Any, params: Any) -> Callable[[], int]:
     return play
 
 
+def c_contender(executor: Any, params: Any) -> Callable[[], int]:
+    rows = client_rows(executor.world, executor.state.filters)
+    return Rollouts(executor.learner, params, rows, executor.config.federation.evaluation_episodes, CALLS_PER_TURN)
+
+
 def gymnasium_contender(params: Any, num_steps: int) -> Callable[[], int]:
     import gymnasium
     import numpy as np
@@ -127,12 +138,14 @@ def gymnasium_contender(params: Any, num_steps: int) -> Callable[[], int]:
 
 
 def headline(rates: dict[str, list[float]]) -> list[Figure]:
-    goal = Goal(">=", 100, "times")
     figures = [Figure(name, statistics.median(values), "steps/s") for name, values in rates.items()]
     figures += [
-        Figure("executor / gymnasium", median_ratio(rates["executor"], rates["gymnasium"]), "times", goal),
+        Figure("executor / gymnasium", median_ratio(rates["executor"], rates["gymnasium"]), "times", GOAL),
         Figure("program / gymnasium", median_ratio(rates["program"], rates["gymnasium"]), "times"),
     ]
+    if C_LOOP in rates:
+        ratio = median_ratio(rates["executor"], rates[C_LOOP])
+        figures.append(Figure(f"executor / {C_LOOP}", ratio, "", LIMIT_GOAL))
     return figures
 
 

@@ -1,8 +1,10 @@
-"""Local training on Mountain Cars in environment steps per second, learning included, against Stable-Baselines3's PPO.
+"""Local training on Mountain Cars in environment steps per second: beside Stable-Baselines3's PPO and the limit.
 
 Measured, in turns:
 - `fedpohcs`: `InProcessExecutor.train`, 6 clients x 5 local iterations at paper size, all cores, from the initial
   weights; only real steps count;
+- `c loop`: the same local iterations by hand in C (`car_loop.c`, compiled here), one client after the other on each
+  core. It updates no filters, draws simpler random numbers and keeps the old distribution, which is in its favour;
 - `sb3, N env`: PPO with its defaults (batch 64, 10 epochs), N environments in one process, one rollout and one update;
 - `sb3 light, N env`: the same with batches of 128 and one epoch. Here both do one epoch for the policy, but fedpohcs
   three for the critic and Stable-Baselines3 only one, which is in its favour.
@@ -10,7 +12,8 @@ Measured, in turns:
 Stable-Baselines3 runs in a process of its own, which waits while it is not its turn, on one PyTorch thread, as a second
 one does not help networks so small. Its interpreter is `--sb3-python`; by default this one, if it has the package.
 
-Goals: fedpohcs >= 200 times `sb3, 1 env` and >= 30 times `sb3, 16 env` (medians of the ratios of each turn).
+Goals: fedpohcs >= 0.6 of the c loop, >= 200 times `sb3, 1 env` and >= 30 times `sb3, 16 env` (medians of the ratios of
+each turn). Without a C compiler there is no c loop.
 """
 
 import importlib.util
@@ -31,6 +34,7 @@ from _common import (
     median_ratio,
     write_results,
 )
+from _limits import C_LOOP, Training, client_rows, with_limit
 
 OURS = "fedpohcs"
 PEERS: dict[str, dict[str, Any]] = {
@@ -40,6 +44,7 @@ PEERS: dict[str, dict[str, Any]] = {
     "sb3 light, 16 env": {"num_envs": 16, "batch_size": 128, "n_epochs": 1},
 }
 GOALS = {"sb3, 1 env": Goal(">=", 200, "times"), "sb3, 16 env": Goal(">=", 30, "times")}
+LIMIT_GOAL = Goal(">=", 0.6, "")
 QUICK_ROLLOUT = 128  # steps per environment, instead of the default
 
 
@@ -60,7 +65,7 @@ def default_interpreter() -> str | None:
 
 def compare(interpreter: str | None, quick: bool) -> None:
     facts = machine_facts()
-    contenders = {OURS: our_contender(quick)}
+    contenders = our_contenders(quick)
     peer = None
     if interpreter:
         peer = Peer(interpreter, quick)
@@ -74,7 +79,8 @@ def compare(interpreter: str | None, quick: bool) -> None:
     write_results("training", facts, headline(rates), {"steps_per_second": rates}, quick=quick)
 
 
-def our_contender(quick: bool) -> Callable[[], int]:
+def our_contenders(quick: bool) -> dict[str, Callable[[], int]]:
+    """The executor, and the limit."""
     import numpy as np
 
     from fedpohcs.execution.devices import configure_jax
@@ -86,7 +92,10 @@ def our_contender(quick: bool) -> Callable[[], int]:
     executor = InProcessExecutor(config, record=False)
     params = executor.initial_params()
     clients = np.linspace(0, config.federation.num_clients - 1, config.federation.num_selected).astype(int)
-    return lambda: int(executor.train(params, 0, clients).steps.sum())
+    rows = client_rows(executor.world, executor.state.filters)[clients]
+    contenders: dict[str, Callable[[], int]] = {OURS: lambda: int(executor.train(params, 0, clients).steps.sum())}
+    with_limit(contenders, lambda: Training(executor.learner, params, rows))
+    return contenders
 
 
 class Peer:
@@ -144,6 +153,8 @@ def headline(rates: dict[str, list[float]]) -> list[Figure]:
     for name in (name for name in PEERS if name in rates):
         ratio = median_ratio(rates[OURS], rates[name])
         figures.append(Figure(f"{OURS} / {name}", ratio, "times", GOALS.get(name)))
+    if C_LOOP in rates:
+        figures.append(Figure(f"{OURS} / {C_LOOP}", median_ratio(rates[OURS], rates[C_LOOP]), "", LIMIT_GOAL))
     return figures
 
 
