@@ -41,6 +41,12 @@ METHODS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "personalised, merge 12": (12, {"personal": "embedding"}, {}),
     "alone": (12, {"personal": "all"}, {"memory_at_merge": "keep"}),
 }
+OTHERWISE: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "merge 12, discount .99": (12, {}, {"discount": 0.99}),
+    "merge 12, replay 20,000": (12, {}, {"replay_size": 20_000}),
+    "merge 12, discount .99, replay 20,000": (12, {}, {"discount": 0.99, "replay_size": 20_000}),
+}
+"""What only `--methods` names. The replay buffer of the publication holds one failed episode of Acrobots."""
 CONSERVATIVE: dict[str, dict[str, Any]] = {
     "DQN": {"kind": "dqn", "double": False},
     "double DQN": {"kind": "dqn"},
@@ -71,7 +77,7 @@ class Row(NamedTuple):
 def published(world: str, method: str, seed: int) -> ExperimentConfig:
     """DQNAvg with the settings of the publication, and what the method has otherwise."""
     horizon, updates = PUBLISHED[world]
-    merge, federation, learner = METHODS[method]
+    merge, federation, learner = (METHODS | OTHERWISE)[method]
     config = with_algorithm(preset(world, level="high"), "dqnavg")
     everyone = {"num_clients": CLIENTS, "num_candidates": CLIENTS, "num_selected": CLIENTS}
     steps = {"local_iterations": merge, "updates_per_iteration": updates, "epsilon_decay": 0.99**merge}
@@ -154,24 +160,25 @@ def main() -> None:
     parser.add_argument("part", choices=[*PUBLISHED, "dcpi", "tables"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--methods", nargs="*", choices=[*METHODS, *OTHERWISE], default=[*METHODS])
     arguments = parser.parse_args()
     rows = read(arguments.file)
     if arguments.part == "tables":
         show(rows)
         return
     for seed in arguments.seeds:
-        for curve, *case in cases(arguments.part):
+        for curve, *case in cases(arguments.part, arguments.methods):
             if not any((row.world, row.method, row.seed) == (*case, seed) for row in rows):
                 append(arguments.file, list(curve(*case, seed)))
                 print(*case, seed, f"{time.process_time():.0f} s", flush=True)
 
 
-def cases(part: str) -> Iterator[tuple[Any, ...]]:
+def cases(part: str, methods: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """The function that makes a curve, and what it takes besides the seed."""
     if part == "dcpi":
         yield from ((conservative_curves, place, method) for place in PLACES for method in CONSERVATIVE)
     else:
-        yield from ((qavg_curves, part, method) for method in METHODS)
+        yield from ((qavg_curves, part, method) for method in methods)
 
 
 def read(path: Path) -> list[Row]:

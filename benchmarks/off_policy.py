@@ -62,9 +62,9 @@ SINGLE = [name for name in OPTIONS if name not in ("defaults", SCALE, SLOWER, TU
 
 
 def scale_cases(seeds: list[int]) -> Iterator[Case]:
-    """Three learners with two selectors, all with rewards divided by their own standard deviation."""
+    """Four learners with two selectors, all with rewards divided by their own standard deviation."""
     for seed in seeds:
-        for learner, preset in (("sac", PENDULUM), ("td3", PENDULUM), ("dqn", CARTPOLE)):
+        for learner, preset in (("sac", PENDULUM), ("td3", PENDULUM), ("ddpg", PENDULUM), ("dqn", CARTPOLE)):
             yield from (Case(preset, learner, selector, SCALE, seed) for selector in ("fedavg", "fedpohcs"))
 
 
