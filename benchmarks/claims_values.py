@@ -41,10 +41,12 @@ METHODS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "personalised, merge 12": (12, {"personal": "embedding"}, {}),
     "alone": (12, {"personal": "all"}, {"memory_at_merge": "keep"}),
 }
+LONGER: dict[str, Any] = {"discount": 0.99, "replay_size": 20_000}
 OTHERWISE: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "merge 12, discount .99": (12, {}, {"discount": 0.99}),
     "merge 12, replay 20,000": (12, {}, {"replay_size": 20_000}),
-    "merge 12, discount .99, replay 20,000": (12, {}, {"discount": 0.99, "replay_size": 20_000}),
+    "merge 12, discount .99, replay 20,000": (12, {}, LONGER),
+    "alone, discount .99, replay 20,000": (12, {"personal": "all"}, {"memory_at_merge": "keep", **LONGER}),
 }
 """What only `--methods` names. The replay buffer of the publication holds one failed episode of Acrobots."""
 CONSERVATIVE: dict[str, dict[str, Any]] = {
@@ -114,7 +116,7 @@ def qavg_curves(world: str, method: str, seed: int) -> Iterator[Row]:
         at = record.round * config.learner.local_iterations
         yield Row.of(case, at, "own", found)
         policies = list(policies_of(training))
-        if method == "alone":
+        if config.federation.personal == "all":
             found = mean_returns(judges["between"], policies, record.round, ids[:CLIENTS])
         yield Row.of(case, at, "train", found)
         for name, judge in judges.items():

@@ -5,7 +5,7 @@
     python benchmarks/off_policy.py settings --folder FOLDER --only dqn-fedavg-defaults-0  # one run alone
 
 FOLDER holds the run folders. What is there already is not trained again. The curves of all runs that are there get into
-docs/data/off-policy.csv (`scale`: rewards divided by their own standard deviation) or off-policy-settings.csv; stored
+docs/data/off-policy.csv (`scale`: rewards divided by their own standard deviation, and DDPGAvg) or off-policy-settings.csv; stored
 curves of other runs stay. The returns of the last five rounds are printed.
 """
 
@@ -26,6 +26,7 @@ COLUMNS = ("preset", "learner", "selector", "setting", "seed", "round", "train_s
 LAST = 5  # rounds of a curve that the table averages
 CARTPOLE, PENDULUM = "gym/CartPole-v1", "gym/Pendulum-v1"
 SCALE, TURNS = "reward_statistic reward", "every client in every second round"
+SMALL = "hidden_sizes 64 64"  # published: 400 and 300, which take twenty times as long
 SLOWER = "epsilon_decay 0.6, target_rate 0.003"
 
 
@@ -54,16 +55,20 @@ OPTIONS: dict[str, list[str]] = {
     "no filter_rewards": ["--learner.no-filter-rewards"],
     "memory_at_merge reset": ["--learner.memory-at-merge", "reset"],
     "updates_per_iteration 256": ["--learner.updates-per-iteration", "256"],
+    SMALL: ["--learner.hidden-sizes", "64", "64"],
     SLOWER: ["--learner.epsilon-decay", "0.6", "--learner.target-rate", "0.003"],
     TURNS: ["--defence.max-selections", "1", "--defence.window", "2"],
 }
 """What a setting is on the command line."""
-SINGLE = [name for name in OPTIONS if name not in ("defaults", SCALE, SLOWER, TURNS)]
+ALGORITHMS = ("ddpgavg",)
+"""Learners with federated settings of their own."""
+SINGLE = [name for name in OPTIONS if name not in ("defaults", SCALE, SMALL, SLOWER, TURNS)]
 
 
 def scale_cases(seeds: list[int]) -> Iterator[Case]:
-    """Four learners with two selectors, all with rewards divided by their own standard deviation."""
+    """Four learners with two selectors, with rewards divided by their own standard deviation, and DDPGAvg."""
     for seed in seeds:
+        yield Case(PENDULUM, "ddpgavg", "full", SMALL, seed)
         for learner, preset in (("sac", PENDULUM), ("td3", PENDULUM), ("ddpg", PENDULUM), ("dqn", CARTPOLE)):
             yield from (Case(preset, learner, selector, SCALE, seed) for selector in ("fedavg", "fedpohcs"))
 
@@ -103,7 +108,8 @@ def main() -> None:
 
 
 def train(case: Case, folder: Path) -> None:
-    chosen = ["--learner.kind", case.learner, "--selector", case.selector, "--seed", str(case.seed)]
+    named = ["--algorithm" if case.learner in ALGORITHMS else "--learner.kind", case.learner]
+    chosen = [*named, "--selector", case.selector, "--seed", str(case.seed)]
     command = [sys.executable, "-m", "fedpohcs", "train", case.preset, *chosen, *OPTIONS[case.setting]]
     subprocess.run([*command, "--checkpoint-every", "0", "--overwrite", "--out", str(folder)], check=True)
 
