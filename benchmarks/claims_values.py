@@ -4,6 +4,7 @@
     python benchmarks/claims_values.py acrobots OUT.csv --seeds 0 1 2
     python benchmarks/claims_values.py dcpi OUT.csv --seeds 0 1 2 3 4
     python benchmarks/claims_values.py tables OUT.csv
+    python benchmarks/claims_values.py figure OUT.csv --out claims-dqnavg.png
 
 A part appends its rows to OUT.csv and leaves out what is there already. `tables` prints the tables of the page.
 """
@@ -49,6 +50,10 @@ OTHERWISE: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "alone, discount .99, replay 20,000": (12, {"personal": "all"}, {"memory_at_merge": "keep", **LONGER}),
 }
 """What only `--methods` names. The replay buffer of the publication holds one failed episode of Acrobots."""
+DRAWN = {
+    "cartpoles": ["DQNAvg, merge 12", "alone", "DQNAvg, merge 48", "personalised, merge 12"],
+    "acrobots": ["DQNAvg, merge 12", "alone", *list(OTHERWISE)[-2:]],
+}
 CONSERVATIVE: dict[str, dict[str, Any]] = {
     "DQN": {"kind": "dqn", "double": False},
     "double DQN": {"kind": "dqn"},
@@ -159,14 +164,18 @@ def conservative_curves(place: str, method: str, seed: int) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PUBLISHED, "dcpi", "tables"])
+    parser.add_argument("part", choices=[*PUBLISHED, "dcpi", "tables", "figure"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--methods", nargs="*", choices=[*METHODS, *OTHERWISE], default=[*METHODS])
+    parser.add_argument("--out", type=Path, default=Path("claims-dqnavg.png"), help="of `figure`")
     arguments = parser.parse_args()
     rows = read(arguments.file)
     if arguments.part == "tables":
         show(rows)
+        return
+    if arguments.part == "figure":
+        draw(rows, arguments.out)
         return
     for seed in arguments.seeds:
         for curve, *case in cases(arguments.part, arguments.methods):
@@ -216,6 +225,30 @@ def show(rows: list[Row]) -> None:
             less = [one[figure] - base[seed][figure] for seed, one in found.items() if seed in base]
             cells.append(f"{figure} {interval(values)}, minus the first {interval(less)}")
         print(f"{world:10s} {name:8s} {method:24s} n {len(seeds)}  " + ";  ".join(cells))
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Returns on unseen clients by episodes: means over seeds, and all seeds behind them."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from fedpohcs.analysis.figures import COLOURS, STYLE
+
+    with matplotlib.rc_context(STYLE):
+        picture = Figure(figsize=(10.4, 4.4), layout="constrained")
+        for axis, (world, methods) in zip(picture.subplots(1, 2), DRAWN.items(), strict=True):
+            for method, colour in zip(methods, COLOURS, strict=False):
+                runs: dict[int, list[Row]] = {}
+                for row in rows:
+                    if (row.world, row.method, row.set) == (world, method, "between"):
+                        runs.setdefault(row.seed, []).append(row)
+                episodes = [row.episodes for row in next(iter(runs.values()))]
+                returns = np.array([[row.mean_return for row in run] for run in runs.values()])
+                axis.plot(episodes, returns.T, color=colour, alpha=0.25, linewidth=0.8)
+                axis.plot(episodes, returns.mean(axis=0), color=colour, label=f"{method} ({len(runs)} seeds)")
+            axis.set(xlabel="episodes per client", ylabel="return on unseen clients", title=world)
+            axis.legend(fontsize=7)
+        picture.savefig(path, dpi=160)
 
 
 def figures_of(curve: list[Row]) -> dict[str, float]:
