@@ -4,6 +4,7 @@
     python benchmarks/claims_values.py acrobots OUT.csv --seeds 0 1 2
     python benchmarks/claims_values.py dcpi OUT.csv --seeds 0 1 2 3 4
     python benchmarks/claims_values.py tables OUT.csv
+    python benchmarks/claims_values.py figure OUT.csv --out claims-dqnavg.png
 
 A part appends its rows to OUT.csv and leaves out what is there already. `tables` prints the tables of the page.
 """
@@ -41,6 +42,18 @@ METHODS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "personalised, merge 12": (12, {"personal": "embedding"}, {}),
     "alone": (12, {"personal": "all"}, {"memory_at_merge": "keep"}),
 }
+LONGER: dict[str, Any] = {"discount": 0.99, "replay_size": 20_000}
+OTHERWISE: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "merge 12, discount .99": (12, {}, {"discount": 0.99}),
+    "merge 12, replay 20,000": (12, {}, {"replay_size": 20_000}),
+    "merge 12, discount .99, replay 20,000": (12, {}, LONGER),
+    "alone, discount .99, replay 20,000": (12, {"personal": "all"}, {"memory_at_merge": "keep", **LONGER}),
+}
+"""What only `--methods` names. The replay buffer of the publication holds one failed episode of Acrobots."""
+DRAWN = {
+    "cartpoles": ["DQNAvg, merge 12", "alone", "DQNAvg, merge 48", "personalised, merge 12"],
+    "acrobots": ["DQNAvg, merge 12", "alone", *list(OTHERWISE)[-2:]],
+}
 CONSERVATIVE: dict[str, dict[str, Any]] = {
     "DQN": {"kind": "dqn", "double": False},
     "double DQN": {"kind": "dqn"},
@@ -71,7 +84,7 @@ class Row(NamedTuple):
 def published(world: str, method: str, seed: int) -> ExperimentConfig:
     """DQNAvg with the settings of the publication, and what the method has otherwise."""
     horizon, updates = PUBLISHED[world]
-    merge, federation, learner = METHODS[method]
+    merge, federation, learner = (METHODS | OTHERWISE)[method]
     config = with_algorithm(preset(world, level="high"), "dqnavg")
     everyone = {"num_clients": CLIENTS, "num_candidates": CLIENTS, "num_selected": CLIENTS}
     steps = {"local_iterations": merge, "updates_per_iteration": updates, "epsilon_decay": 0.99**merge}
@@ -108,7 +121,7 @@ def qavg_curves(world: str, method: str, seed: int) -> Iterator[Row]:
         at = record.round * config.learner.local_iterations
         yield Row.of(case, at, "own", found)
         policies = list(policies_of(training))
-        if method == "alone":
+        if config.federation.personal == "all":
             found = mean_returns(judges["between"], policies, record.round, ids[:CLIENTS])
         yield Row.of(case, at, "train", found)
         for name, judge in judges.items():
@@ -151,27 +164,32 @@ def conservative_curves(place: str, method: str, seed: int) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PUBLISHED, "dcpi", "tables"])
+    parser.add_argument("part", choices=[*PUBLISHED, "dcpi", "tables", "figure"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--methods", nargs="*", choices=[*METHODS, *OTHERWISE], default=[*METHODS])
+    parser.add_argument("--out", type=Path, default=Path("claims-dqnavg.png"), help="of `figure`")
     arguments = parser.parse_args()
     rows = read(arguments.file)
     if arguments.part == "tables":
         show(rows)
         return
+    if arguments.part == "figure":
+        draw(rows, arguments.out)
+        return
     for seed in arguments.seeds:
-        for curve, *case in cases(arguments.part):
+        for curve, *case in cases(arguments.part, arguments.methods):
             if not any((row.world, row.method, row.seed) == (*case, seed) for row in rows):
                 append(arguments.file, list(curve(*case, seed)))
                 print(*case, seed, f"{time.process_time():.0f} s", flush=True)
 
 
-def cases(part: str) -> Iterator[tuple[Any, ...]]:
+def cases(part: str, methods: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """The function that makes a curve, and what it takes besides the seed."""
     if part == "dcpi":
         yield from ((conservative_curves, place, method) for place in PLACES for method in CONSERVATIVE)
     else:
-        yield from ((qavg_curves, part, method) for method in METHODS)
+        yield from ((qavg_curves, part, method) for method in methods)
 
 
 def read(path: Path) -> list[Row]:
@@ -207,6 +225,30 @@ def show(rows: list[Row]) -> None:
             less = [one[figure] - base[seed][figure] for seed, one in found.items() if seed in base]
             cells.append(f"{figure} {interval(values)}, minus the first {interval(less)}")
         print(f"{world:10s} {name:8s} {method:24s} n {len(seeds)}  " + ";  ".join(cells))
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Returns on unseen clients by episodes: means over seeds, and all seeds behind them."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from fedpohcs.analysis.figures import COLOURS, STYLE
+
+    with matplotlib.rc_context(STYLE):
+        picture = Figure(figsize=(10.4, 4.4), layout="constrained")
+        for axis, (world, methods) in zip(picture.subplots(1, 2), DRAWN.items(), strict=True):
+            for method, colour in zip(methods, COLOURS, strict=False):
+                runs: dict[int, list[Row]] = {}
+                for row in rows:
+                    if (row.world, row.method, row.set) == (world, method, "between"):
+                        runs.setdefault(row.seed, []).append(row)
+                episodes = [row.episodes for row in next(iter(runs.values()))]
+                returns = np.array([[row.mean_return for row in run] for run in runs.values()])
+                axis.plot(episodes, returns.T, color=colour, alpha=0.25, linewidth=0.8)
+                axis.plot(episodes, returns.mean(axis=0), color=colour, label=f"{method} ({len(runs)} seeds)")
+            axis.set(xlabel="episodes per client", ylabel="return on unseen clients", title=world)
+            axis.legend(fontsize=7)
+        picture.savefig(path, dpi=160)
 
 
 def figures_of(curve: list[Row]) -> dict[str, float]:

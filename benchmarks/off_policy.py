@@ -2,11 +2,13 @@
 
     python benchmarks/off_policy.py scale --folder FOLDER --seeds 0,1,2
     python benchmarks/off_policy.py settings --folder FOLDER
+    python benchmarks/off_policy.py figure --out off-policy.png
     python benchmarks/off_policy.py settings --folder FOLDER --only dqn-fedavg-defaults-0  # one run alone
 
 FOLDER holds the run folders. What is there already is not trained again. The curves of all runs that are there get into
-docs/data/off-policy.csv (`scale`: rewards divided by their own standard deviation) or off-policy-settings.csv; stored
-curves of other runs stay. The returns of the last five rounds are printed.
+docs/data/off-policy.csv (`scale`: rewards divided by their own standard deviation, and DDPGAvg) or
+off-policy-settings.csv; stored curves of other runs stay. The returns of the last five rounds are printed. `figure`
+draws the stored curves.
 """
 
 import csv
@@ -26,6 +28,7 @@ COLUMNS = ("preset", "learner", "selector", "setting", "seed", "round", "train_s
 LAST = 5  # rounds of a curve that the table averages
 CARTPOLE, PENDULUM = "gym/CartPole-v1", "gym/Pendulum-v1"
 SCALE, TURNS = "reward_statistic reward", "every client in every second round"
+SMALL = "hidden_sizes 64 64"  # published: 400 and 300, which take twenty times as long
 SLOWER = "epsilon_decay 0.6, target_rate 0.003"
 
 
@@ -54,17 +57,26 @@ OPTIONS: dict[str, list[str]] = {
     "no filter_rewards": ["--learner.no-filter-rewards"],
     "memory_at_merge reset": ["--learner.memory-at-merge", "reset"],
     "updates_per_iteration 256": ["--learner.updates-per-iteration", "256"],
+    SMALL: ["--learner.hidden-sizes", "64", "64"],
     SLOWER: ["--learner.epsilon-decay", "0.6", "--learner.target-rate", "0.003"],
     TURNS: ["--defence.max-selections", "1", "--defence.window", "2"],
 }
 """What a setting is on the command line."""
-SINGLE = [name for name in OPTIONS if name not in ("defaults", SCALE, SLOWER, TURNS)]
+DRAWN = {
+    PENDULUM: [*((name, "fedavg", SCALE) for name in ("sac", "td3", "ddpg")), ("ddpgavg", "full", SMALL)],
+    CARTPOLE: [(name, "fedavg", "defaults") for name in ("dqn", "dcpi")],
+}
+"""Learner, selector and setting of the curves in the figure."""
+ALGORITHMS = ("ddpgavg",)
+"""Learners with federated settings of their own."""
+SINGLE = [name for name in OPTIONS if name not in ("defaults", SCALE, SMALL, SLOWER, TURNS)]
 
 
 def scale_cases(seeds: list[int]) -> Iterator[Case]:
-    """Three learners with two selectors, all with rewards divided by their own standard deviation."""
+    """Four learners with two selectors, with rewards divided by their own standard deviation, and DDPGAvg."""
     for seed in seeds:
-        for learner, preset in (("sac", PENDULUM), ("td3", PENDULUM), ("dqn", CARTPOLE)):
+        yield Case(PENDULUM, "ddpgavg", "full", SMALL, seed)
+        for learner, preset in (("sac", PENDULUM), ("td3", PENDULUM), ("ddpg", PENDULUM), ("dqn", CARTPOLE)):
             yield from (Case(preset, learner, selector, SCALE, seed) for selector in ("fedavg", "fedpohcs"))
 
 
@@ -82,12 +94,16 @@ def settings_cases() -> Iterator[Case]:
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=list(FILES))
-    parser.add_argument("--folder", type=Path, required=True, help="for run folders")
+    parser.add_argument("part", choices=[*FILES, "figure"])
+    parser.add_argument("--folder", type=Path, default=Path("runs/off-policy"), help="for run folders")
+    parser.add_argument("--out", type=Path, default=Path("off-policy.png"), help="of `figure`")
     parser.add_argument("--seeds", default="0,1,2", help="of `scale`; those of `settings` are fixed")
     parser.add_argument("--only", help="train the run of this folder alone")
     parser.add_argument("--collect", action="store_true", help="train nothing: collect the runs that are there")
     arguments = parser.parse_args()
+    if arguments.part == "figure":
+        draw(arguments.out)
+        return
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     cases = list(scale_cases(seeds) if arguments.part == "scale" else settings_cases())
     for case in cases:
@@ -103,7 +119,8 @@ def main() -> None:
 
 
 def train(case: Case, folder: Path) -> None:
-    chosen = ["--learner.kind", case.learner, "--selector", case.selector, "--seed", str(case.seed)]
+    named = ["--algorithm" if case.learner in ALGORITHMS else "--learner.kind", case.learner]
+    chosen = [*named, "--selector", case.selector, "--seed", str(case.seed)]
     command = [sys.executable, "-m", "fedpohcs", "train", case.preset, *chosen, *OPTIONS[case.setting]]
     subprocess.run([*command, "--checkpoint-every", "0", "--overwrite", "--out", str(folder)], check=True)
 
@@ -128,6 +145,29 @@ def stored(path: Path) -> dict[Case, list[tuple[str, ...]]]:
         for preset, learner, selector, setting, seed, *row in list(csv.reader(file))[1:]:
             curves.setdefault(Case(preset, learner, selector, setting, int(seed)), []).append(tuple(row))
     return curves
+
+
+def draw(path: Path) -> None:
+    """Mean return of all clients by steps of training: a line per seed."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from fedpohcs.analysis.figures import COLOURS, STYLE
+
+    curves = {case: rows for file in FILES.values() for case, rows in stored(file).items()}
+    with matplotlib.rc_context(STYLE):
+        picture = Figure(figsize=(10.4, 4.4), layout="constrained")
+        for axis, (preset, kinds) in zip(picture.subplots(1, 2), DRAWN.items(), strict=True):
+            for kind, colour in zip(kinds, COLOURS, strict=False):
+                runs = [rows[1:] for case, rows in curves.items() if case[:4] == (preset, *kind)]
+                for number, rows in enumerate(runs):
+                    steps, returns = ([float(row[column]) for row in rows] for column in (1, 2))
+                    label = kind[0] if number == 0 else None
+                    axis.plot(steps, returns, color=colour, linewidth=1, label=label)
+            scale = "log" if preset == PENDULUM else "linear"  # DDPGAvg has fifteen times the steps of the others
+            axis.set(xscale=scale, xlabel="steps of training, all clients", ylabel="mean return", title=preset)
+            axis.legend(fontsize=7)
+        picture.savefig(path, dpi=160)
 
 
 def summary(curves: dict[Case, list[tuple[str, ...]]]) -> Iterator[tuple[Any, ...]]:

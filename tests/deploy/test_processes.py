@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -35,6 +36,11 @@ MASKED = replace(preset("tabular"), rounds=2, federation=SMALL, privacy="masked"
 MASKED_OPTIONS = [
     *("--clients", "3", "--federation.num-selected", "2", "--federation.evaluation-episodes", "8"),
     *("--privacy", "masked", "--protection.sketch-size", "1024", "--protection.min-cohort", "3"),
+]
+BUFFER_OPTIONS = [
+    *("--clients", "2", "--selector", "full", "--federation.evaluation-episodes", "2"),
+    *("--learner.hidden-sizes", "8", "--learner.local-iterations", "2", "--learner.steps-per-iteration", "20"),
+    *("--learner.updates-per-iteration", "4", "--learner.batch-size", "8", "--learner.replay-size", "300"),
 ]
 PATIENCE = 300.0
 SECONDS_DOWN = 4.0
@@ -293,6 +299,28 @@ def test_the_command_resumes_a_run_after_its_superlink_was_killed(tmp_path: Path
     subprocess.run(program, check=True, timeout=2 * PATIENCE)
     expected = run_in_process(replace(MASKED, rounds=rounds), tmp_path / "in-process")
     assert_equal_tables(out, expected, range(rounds + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "kind"), [("cartpoles", "dqn"), ("pendulums", "sac")])
+def test_the_command_trains_and_resumes_with_buffers_as_one_process_does(world: str, kind: str, tmp_path: Path) -> None:
+    """The second round is one of new nodes, which go on with the buffers that the first ones stored.
+
+    Filters of observations stay on the nodes, so the server's file of the policy lacks them.
+    """
+    settings = [world, "--learner.kind", kind, *BUFFER_OPTIONS, "--out"]
+    there, here = tmp_path / "runs" / "there", tmp_path / "here"
+    for command in (
+        ["flower", "run", *settings, str(there), "--rounds", "1"],
+        ["flower", "run", "--resume", str(there), "--rounds", "2"],
+        ["train", *settings, str(here), "--rounds", "2", "--executor", "one-by-one"],
+    ):
+        subprocess.run([sys.executable, "-m", "fedpohcs", *command], check=True, timeout=2 * PATIENCE)
+    assert_equal_tables(there, here, range(3))
+    mine, theirs = (np.load(folder / "policy.npz") for folder in (there, here))
+    assert mine.files == [name for name in theirs.files if not name.startswith("filters/")]
+    for name in mine.files:
+        np.testing.assert_array_equal(mine[name], theirs[name])
 
 
 def test_nothing_is_left_of_a_fleet_whose_parent_was_killed(tmp_path: Path) -> None:
