@@ -4,6 +4,8 @@ BIN := .venv/bin
 TESTED := dev mujoco gym sumo sumo-build privacy he sweep tensorboard flower flower-simulation
 # Tests of one file share what they made; in the order of their names long files come early.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# The pins hold every package, so pip need not search for any.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 COMPILE := uv pip compile --quiet --universal --fork-strategy fewest --no-header --no-annotate --no-emit-index-url \
 	--generate-hashes
 
@@ -74,18 +76,18 @@ clean:  ## remove what the other targets made, except runs/
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments. Install its venv package (Debian: apt install python3-venv)." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(INSTALL) -r requirements.txt
+	$(INSTALL) -e .
 	@touch $@
 
 .venv/installed-dev: requirements-dev.txt .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(INSTALL) -r requirements-dev.txt
 	@touch $@
 
 .venv/installed-docs: requirements-docs.txt .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	$(INSTALL) -r requirements-docs.txt
 	@touch $@
 
 .venv/installed-sbom: requirements-sbom.txt .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-sbom.txt
+	$(INSTALL) -r requirements-sbom.txt
 	@touch $@
