@@ -320,9 +320,11 @@ def test_an_actor_that_is_killed_on_a_real_cluster_changes_no_byte(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "actors"), [("mountain-cars", 3), ("cart-pole", 2), ("hoppers", 4)])
+@pytest.mark.parametrize(
+    ("name", "actors"), [("mountain-cars", 3), ("gym/CartPole-v1", 2), ("gym/Hopper-v5", 2), ("hoppers", 4)]
+)
 def test_every_kind_of_world_runs_on_a_real_cluster(name: str, actors: int, tmp_path: Path) -> None:
-    """In JAX, in worker processes, and in a batch simulator; with metrics that read episodes and gradients."""
+    """In JAX, in compiled lanes, in worker processes, in a batch simulator; with metrics of episodes and gradients."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     config = preset(name, selector="gradient-norm")
     federation = replace(config.federation, num_clients=8, num_candidates=5, num_selected=3, evaluation_episodes=2)
