@@ -108,9 +108,9 @@ class FedKLConfig(PPOConfig):
     kind: str = "fedkl"
     anchor_distance: Literal["sqrt-kl", "kl", "tv", "mahalanobis", "wasserstein"] = "sqrt-kl"
     """Distance to the policy that the server sent; the last two are for continuous actions."""
-    anchor_coefficient: float = 1.0
+    anchor_coefficient: float = 1e-3
     """sigma at the start of every round, and the least value to which it adapts. 0: plain PPO."""
-    anchor_target: float = 1e-3
+    anchor_target: float = 0.07
     """Mean distance from the policy sent that sigma adapts to."""
 
     def _check(self) -> None:
