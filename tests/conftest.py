@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,7 @@ MakeRun = Callable[..., Path]
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # a slow or busy machine is no failure
 configure_jax(ExperimentConfig().groups)  # before any test uses JAX: processes that tests start do the same
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # tests make thousands of tiny programs
 
 
 @pytest.fixture(scope="module", autouse=True)
