@@ -3,10 +3,8 @@
 import contextlib
 import hashlib
 import os
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -327,33 +325,6 @@ def test_a_writer_that_failed_says_so_on_the_next_call(tmp_path: Path) -> None:
     writer.submit(Checkpoint(0, {}, None))
     with pytest.raises(UserError, match="cannot store a checkpoint: No such file"):
         writer.close()
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fedpohcs", *arguments]
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_a_run_within_seconds_and_says_how_to_go_on(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    process = subprocess.Popen(
-        command("train", "tabular", "--rounds", "100000", "--out", str(out)), stderr=subprocess.PIPE, text=True
-    )
-    wait_for_rounds(out, 3)
-    process.send_signal(number)
-    _, message = process.communicate(timeout=30)
-    assert process.returncode == code
-    assert f"fedpohcs resume {out}" in message
-    assert checkpoint_files(out)
-
-
-def wait_for_rounds(out: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
-    while not (out / "rounds.csv").exists() or (out / "rounds.csv").read_bytes().count(b"\n") <= count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(25, marks=pytest.mark.slow)])
