@@ -17,7 +17,7 @@ from fedpohcs.execution.mapping import forget_programs, limit_programs
 from fedpohcs.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
-QUICKLY_COMPILED = ("learners", "metrics", "server", "testing")  # folders
+QUICKLY_COMPILED = ("learners", "metrics", "server")  # folders
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # a slow or busy machine is no failure
