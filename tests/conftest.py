@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,14 +13,16 @@ from fedpohcs.core.config import ExperimentConfig
 from fedpohcs.core.presets import preset
 from fedpohcs.core.types import Evaluation, RoundRecord, Selection
 from fedpohcs.execution.devices import configure_jax
-from fedpohcs.execution.mapping import limit_programs
+from fedpohcs.execution.mapping import forget_programs, limit_programs
 from fedpohcs.runs.folder import RunFolder
 
 MakeRun = Callable[..., Path]
+QUICKLY_COMPILED = ("learners", "metrics", "server")  # folders
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # a slow or busy machine is no failure
 configure_jax(ExperimentConfig().groups)  # before any test uses JAX: processes that tests start do the same
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # tests make thousands of tiny programs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,6 +30,18 @@ def few_memory_mappings() -> Iterator[None]:
     """Forget compiled programs between files."""
     yield
     limit_programs(most=15_000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation(request: pytest.FixtureRequest) -> None:
+    """Compile without most optimisations where results are compared within a tolerance, or with the same program.
+
+    That takes half as long. Tests of stored bytes, and of equal bytes from different programs, run what users run.
+    """
+    quick = request.path.parent.name in QUICKLY_COMPILED
+    if quick != jax.config.values["jax_disable_most_optimizations"]:
+        forget_programs()
+        jax.config.update("jax_disable_most_optimizations", quick)
 
 
 def made_up_records(config: ExperimentConfig, slope: float = 1.0) -> Iterator[RoundRecord]:

@@ -118,9 +118,14 @@ def registries() -> Iterator[None]:
 
 
 @pytest.fixture
-def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training replaced by made-up records, in this process."""
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a comparison one after the other in this process: a process of its own takes seconds to start."""
     monkeypatch.setattr("fedpohcs.cli.compare.available_cores", lambda: [0])
+
+
+@pytest.fixture
+def made_up_runs(one_core: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training replaced by made-up records."""
 
     def run(config: ExperimentConfig, out: Path, *, overwrite: bool = False, observers: Sequence, **rest: int) -> None:
         folder = RunFolder.create(out, config, overwrite)
@@ -151,7 +156,7 @@ def test_the_commands_of_the_quick_start_work_in_their_order(made_up_runs: None)
         assert main(arguments) == 0, " ".join(arguments)
 
 
-def test_the_commands_of_the_page_on_experiments_work() -> None:
+def test_the_commands_of_the_page_on_experiments_work(one_core: None) -> None:
     page = DOCS / "how-to" / "run-experiments.md"
     for arguments in commands(page):
         arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments

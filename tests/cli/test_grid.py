@@ -1,16 +1,13 @@
 """Comparisons as a whole: several processes, what they survive, and where else they can run."""
 
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from commands import PATIENCE, started, wait_for
 from fedpohcs.cli import main
 from fedpohcs.cli.compare import run_all
 from fedpohcs.cli.display import GridDisplay
@@ -67,20 +64,6 @@ def test_progress_of_a_folder_without_rounds_is_none(tmp_path: Path) -> None:
     assert read_progress(tmp_path).round == -1
     (tmp_path / "rounds.csv").write_text("round,mean_return,min_return\n0,1.5,-2.0\n1,2.5,-1.0\n2,3")
     assert read_progress(tmp_path) == (1, 2.5, -1.0)
-
-
-def test_a_comparison_that_was_stopped_says_how_to_go_on_and_leaves_no_process(tmp_path: Path) -> None:
-    arguments = ["compare", "tabular", "--selectors", "fedavg,full", "--seeds", "0", "--rounds", "100000", "--out", "c"]
-    folders = [tmp_path / "c" / "medium" / name / "seed-0" for name in ("fedavg", "full")]
-    with started(tmp_path, arguments) as process:
-        wait_for(lambda: all(read_progress(folder).round >= 2 for folder in folders))
-        process.send_signal(signal.SIGTERM)
-        _, message = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 143
-        assert "to go on: fedpohcs compare tabular --selectors fedavg,full" in message
-        before = [read_progress(folder).round for folder in folders]
-        time.sleep(1)
-        assert [read_progress(folder).round for folder in folders] == before
 
 
 def test_the_first_round_of_a_run_is_shown_at_once_and_later_ones_now_and_then(

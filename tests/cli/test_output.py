@@ -34,9 +34,9 @@ def test_json_is_one_object_per_round_with_the_figures_that_are_stored(
 def test_json_of_a_comparison_names_the_run_of_each_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: str
 ) -> None:
-    compare = ["compare", "tabular", "--selectors", "fedavg", "--seeds", "0,1", "--json", "--jobs", jobs]
-    for rounds, printed_rounds in (("1", [0, 1]), ("2", [2])):
-        assert main([*compare, "--rounds", rounds, "--out", str(tmp_path)]) == 0
+    compare = ["compare", "tabular", "--selectors", "fedavg", "--seeds", "0,1", "--json"]
+    for rounds, processes, printed_rounds in (("1", "1", [0, 1]), ("2", jobs, [2])):
+        assert main([*compare, "--rounds", rounds, "--jobs", processes, "--out", str(tmp_path)]) == 0
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         for run in ("medium/fedavg/seed-0", "medium/fedavg/seed-1"):
             own, stored = [line for line in lines if line["run"] == run], load_run(tmp_path / run)

@@ -12,6 +12,7 @@ import pytest
 from commands import PATIENCE, started, wait_for
 from fedpohcs.cli.grid import read_progress
 from fedpohcs.cli.signals import how_to_go_on, stopped_by_signals
+from fedpohcs.runs.checkpoints import checkpoint_files
 
 LONG = ["--rounds", "100000"]
 TRAIN = ["train", "tabular", *LONG, "--out", "run"]
@@ -27,17 +28,19 @@ def ended(process: subprocess.Popen[str], code: int, hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "folder"),
+    ("arguments", "folder", "hint"),
     [
-        (TRAIN, "run"),
-        (COMPARE, "all/medium/full/seed-0"),
-        (GYM, "run"),
-        pytest.param(FLOWER, "run", marks=pytest.mark.slow),
+        (TRAIN, "run", "resume run"),
+        (COMPARE, "all/medium/full/seed-0", "compare tabular --selectors fedavg,full"),
+        (GYM, "run", "resume run"),
+        pytest.param(FLOWER, "run", "flower run --resume run", marks=pytest.mark.slow),
     ],
     ids=["train", "compare", "gym", "flower"],
 )
-def test_ctrl_c_and_sigterm_end_a_command_with_one_line(arguments: list[str], folder: str, tmp_path: Path) -> None:
-    """Ctrl-C reaches the whole process group, `kill` the command alone."""
+def test_ctrl_c_and_sigterm_end_a_command_with_one_line(
+    arguments: list[str], folder: str, hint: str, tmp_path: Path
+) -> None:
+    """Ctrl-C reaches the whole process group, `kill` the command alone. What it had started ends, its rounds stay."""
     for word, package in (("gym", "gymnasium"), ("flower", "flwr")):
         if word in arguments:
             pytest.importorskip(package)
@@ -46,8 +49,11 @@ def test_ctrl_c_and_sigterm_end_a_command_with_one_line(arguments: list[str], fo
         here.mkdir()
         with started(here, arguments) as process:
             wait_for(lambda here=here: read_progress(here / folder).round >= 1)
+            others = [Path("/proc", child) for child in children(process)]
             send(process.pid, number)
-            ended(process, code, "stopped; to go on: fedpohcs ")
+            ended(process, code, f"stopped; to go on: fedpohcs {hint}")
+            wait_for(lambda others=others: not any(other.exists() for other in others))
+        assert checkpoint_files(here / folder)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

@@ -1,6 +1,5 @@
 """End to end on loopback: real SuperLinks and nodes with TLS and node authentication, private selection, and kills."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -43,8 +42,9 @@ BUFFER_OPTIONS = [
     *("--learner.updates-per-iteration", "4", "--learner.batch-size", "8", "--learner.replay-size", "300"),
 ]
 PATIENCE = 300.0
-SECONDS_DOWN = 4.0
+SECONDS_DOWN = 2.0
 SECONDS_TO_RETURN = 120.0  # a SuperLink keeps a node that was lost in its list for a minute, and refuses it
+FAULTY_ROUNDS = range(3, 5)  # of the story: in each of them a client fails
 SHORTEST_TIMEOUT = 6.0  # seconds of a phase, while clients fail: each phase that lacks a reply takes as long
 
 
@@ -145,86 +145,52 @@ class Story(NamedTuple):
     """What became of a private run whose parts were killed or stopped one after the other."""
 
     run: Path
-    killed_after: int  # last round on the first fleet
-    complaint: tuple[int, str]  # exit code and errors of the command whose SuperLink was killed
     refused: dict[str, int]  # exit codes of SuperNodes that must not take part
-    fleets: list[str]  # marks of the processes
-    logs: Path  # of the second fleet
-    home: Path
-    folder: Path
+    fleet: str  # mark of the processes
+    logs: Path
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """One run on two fleets. A fleet takes long to start, so all tests of real faults share these two.
+    """One run on one fleet with a process per node, which takes long to start: the tests of what befell it share it.
 
-    The first is Flower's simulation, if Ray is installed; its SuperLink is killed. The second has a process per node.
-    It resumes the run for one round, while strangers try to join. Then its front is stopped for some seconds. Then it
-    resumes the run with a short timeout. After a round the client app of client 1 is stopped; after the next it goes
-    on, and the node of client 2 is killed.
+    The fleet runs one round, while strangers try to join. Then its front is stopped for some seconds. Then it resumes
+    the run with a short timeout. After a round the client app of client 1 is stopped; after the next it goes on, and
+    the node of client 2 is killed.
     """
     base = tmp_path_factory.mktemp("story")
-    out, logs, home, folder = base / "runs" / "one", base / "logs", base / "home", base / "here"
-    runtime: Runtime = "simulation" if importlib.util.find_spec("ray") else "deployment"
-    first, complaint = run_until_superlink_is_killed(out, home, folder, runtime)
-    last = read_progress(out).round
-    settings: dict[str, object] = {"resume": True}
-    states = out / "clients"  # the command keeps the clients' states there
-    with LocalFleet(3, logs, runtime="deployment", private=True, states=states) as fleet:
+    out, logs = base / "run", base / "logs"
+    with LocalFleet(3, logs, runtime="deployment", private=True) as fleet:
         strangers = start_strangers(fleet, base / "others")
-        run = fleet.submit(settings_for(replace(MASKED, rounds=last + 1), out, **settings))
+        run = fleet.submit(settings_for(replace(MASKED, rounds=1), out))
         assert run.wait(PATIENCE) == 0
         with front_stopped(fleet):
             time.sleep(SECONDS_DOWN)
 
         seconds = float(load_run(out).timings["train"][-1])
-        settings |= {"phase-timeout": max(SHORTEST_TIMEOUT, 1.5 * seconds)}  # a busy machine needs more time
-        run = fleet.submit(settings_for(replace(MASKED, rounds=last + 4), out, **settings))
-        wait_for(lambda: read_progress(out).round >= last + 2, "a round of all clients")
+        timeout = max(SHORTEST_TIMEOUT, 1.5 * seconds)  # a busy machine needs more time
+        config = replace(MASKED, rounds=FAULTY_ROUNDS.stop - 1)
+        run = fleet.submit(settings_for(config, out, **{"resume": True, "phase-timeout": timeout}))
+        wait_for(lambda: read_progress(out).round >= 2, "a round of all clients")
         straggler = process_of(fleet, 1, b"fedpohcs.deploy.resident")
         os.kill(straggler, signal.SIGSTOP)
-        wait_for(lambda: read_progress(out).round >= last + 3, "a round without client 1")
+        wait_for(lambda: read_progress(out).round >= 3, "a round without client 1")
         os.kill(straggler, signal.SIGCONT)
         os.kill(fleet.processes["client-2"].pid, signal.SIGKILL)
         assert run.wait(PATIENCE) == 0
         refused = {name: process.wait(PATIENCE) for name, process in strangers.items()}
-    return Story(out, last, complaint, refused, [first, fleet.id], logs, home, folder)
+    return Story(out, refused, fleet.id, logs)
 
 
-def run_until_superlink_is_killed(out: Path, home: Path, folder: Path, runtime: Runtime) -> tuple[str, tuple[int, str]]:
-    """Start a run by the command and kill its SuperLink after round 1: the fleet's mark, exit code and errors."""
-    home.mkdir()
-    folder.mkdir()
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": cache}
-    program = [sys.executable, "-m", "fedpohcs", "flower", "run", "tabular", *MASKED_OPTIONS, "--rounds", "100"]
-    program += ["--runtime", runtime, "--out", str(out)]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment) as command:
-        try:
-            wait_for(lambda: read_progress(out).round >= 1 or command.poll() is not None, "round 1")
-            superlink = superlink_of(out.with_name("one-logs"))
-            fleet = mark_of(superlink)
-            os.kill(superlink, signal.SIGKILL)
-            _, complaint = command.communicate(timeout=PATIENCE)
-        finally:
-            command.terminate()  # then it ends its fleet
-    return fleet, (command.returncode, complaint)
-
-
-def test_a_run_goes_on_after_its_superlink_was_killed(story: Story, tmp_path: Path) -> None:
-    """Until clients fail it equals a run in process: on the first fleet, and two rounds on the second."""
-    code, complaint = story.complaint
-    assert code == 2, complaint
-    assert "the superlink ended with code -9" in complaint
-    healthy = story.killed_after + 2
+def test_a_run_equals_one_in_process_until_clients_fail(story: Story, tmp_path: Path) -> None:
+    healthy = FAULTY_ROUNDS.start - 1
     expected = run_in_process(replace(MASKED, rounds=healthy), tmp_path / "in-process")
     assert_equal_tables(story.run, expected, range(healthy + 1))
 
 
 def test_a_private_fleet_survives_strangers_a_straggler_and_a_killed_node(story: Story) -> None:
-    last, everyone = story.killed_after, {0, 1, 2}
-    there = [evaluated(story.run, number) for number in range(last + 5)]
-    assert there == [everyone] * (last + 3) + [{0, 2}, {0, 1}]
+    there = [evaluated(story.run, number) for number in range(FAULTY_ROUNDS.stop)]
+    assert there == [{0, 1, 2}] * FAULTY_ROUNDS.start + [{0, 2}, {0, 1}]
     run = load_run(story.run)
     assert run.complete
     assert (run.rounds["train_steps"][1:] > 0).all()
@@ -284,16 +250,47 @@ def answering_with_errors(fleet: LocalFleet) -> Iterator[None]:
     thread.join()
 
 
-def test_fleets_leave_neither_processes_nor_files_outside_the_run_folder(story: Story) -> None:
-    assert not any(marked_processes(fleet) for fleet in story.fleets)
-    assert not list(story.folder.iterdir())
-    assert not list(story.home.iterdir())
+def test_nothing_is_left_of_a_fleet_that_ended(story: Story) -> None:
+    assert not marked_processes(story.fleet)
+
+
+def kill_superlink(out: Path, base: Path, runtime: Runtime, now: Callable[[], bool]) -> None:
+    """Run the command, kill its SuperLink once `now` holds; then it says so and leaves nothing outside its folders."""
+    home, folder = base / "home", base / "here"
+    home.mkdir()
+    folder.mkdir()
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    environment = os.environ | {"HOME": str(home), "XDG_CACHE_HOME": cache}
+    program = [sys.executable, "-m", "fedpohcs", "flower", "run", "tabular", *MASKED_OPTIONS, "--rounds", "100"]
+    program += ["--runtime", runtime, "--out", str(out)]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment) as command:
+        try:
+            wait_for(lambda: now() or command.poll() is not None, "the moment to kill the SuperLink")
+            superlink = superlink_of(out.with_name(f"{out.name}-logs"))
+            fleet = mark_of(superlink)
+            os.kill(superlink, signal.SIGKILL)
+            _, complaint = command.communicate(timeout=PATIENCE)
+        finally:
+            command.terminate()  # then it ends its fleet
+    assert command.returncode == 2, complaint
+    assert "the superlink ended with code -9" in complaint
+    assert not marked_processes(fleet)
+    assert not list(folder.iterdir())
+    assert not list(home.iterdir())
+
+
+def test_a_command_whose_superlink_is_killed_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "one"
+    kill_superlink(out, tmp_path, "simulation", (tmp_path / "runs" / "one-logs" / "run.log").exists)
 
 
 @pytest.mark.slow
-def test_the_command_resumes_a_run_after_its_superlink_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["deployment", "simulation"])
+def test_the_command_resumes_a_run_after_its_superlink_was_killed(runtime: Runtime, tmp_path: Path) -> None:
+    if runtime == "simulation":
+        pytest.importorskip("ray")
     out = tmp_path / "runs" / "one"
-    run_until_superlink_is_killed(out, tmp_path / "home", tmp_path / "here", "deployment")
+    kill_superlink(out, tmp_path, runtime, lambda: read_progress(out).round >= 1)
     rounds = read_progress(out).round + 1
     program = [sys.executable, "-m", "fedpohcs", "flower", "run", "--resume", str(out), "--rounds", str(rounds)]
     subprocess.run(program, check=True, timeout=2 * PATIENCE)

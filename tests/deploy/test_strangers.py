@@ -4,6 +4,7 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_a_stranger_with_the_certificate_is_refused_and_the_run_goes_on(server: 
         "start": ("run", str(app)),
         "list-runs": ("list",),
     }
-    with honest_run(server, out) as run:
+    with honest_run(server, out, replace(CONFIG, rounds=1)) as run:
         taken = [take_task(port_of_runtime(folder / f"node-{client}.log")) for client in (0, 1)]
         removed = read_members(folder / "members")[1]
         codes = {name: call(folder / f"stranger-{name}.log", home, *words) for name, words in attempts.items()}

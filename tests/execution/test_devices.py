@@ -41,6 +41,11 @@ def run_on(devices: int | None, out: Path) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_on(None, tmp_path_factory.mktemp("devices") / "two")
+
+
 def host_calls(compiled: Any) -> list[str]:
     """The lines without metadata: names of source files in it mean nothing."""
     lines = [re.sub(r"metadata=\{[^}]*\}", "", line) for line in compiled.as_text().splitlines()]
@@ -76,19 +81,19 @@ def test_no_program_of_a_round_calls_python_back(selector: str, monkeypatch: pyt
     assert not any(found.values())
 
 
-def test_one_device_as_on_a_gpu_gives_the_results_of_two(tmp_path: Path) -> None:
-    two, one = load_run(run_on(None, tmp_path / "two")), load_run(run_on(1, tmp_path / "one"))
+def test_one_device_as_on_a_gpu_gives_the_results_of_two(on_two: Path, tmp_path: Path) -> None:
+    two, one = load_run(on_two), load_run(run_on(1, tmp_path / "one"))
     assert (two.origin["devices"], one.origin["devices"]) == (["2 x cpu"], ["1 x cpu"])
     assert list(two.rounds["selected"]) == list(one.rounds["selected"])
     np.testing.assert_array_equal(two.rounds["train_steps"], one.rounds["train_steps"])
     np.testing.assert_allclose(two.rounds["mean_return"], one.rounds["mean_return"], rtol=1e-4)
 
 
-def test_more_devices_than_groups_change_no_byte(tmp_path: Path) -> None:
-    two, four = run_on(None, tmp_path / "two"), run_on(4, tmp_path / "four")
+def test_more_devices_than_groups_change_no_byte(on_two: Path, tmp_path: Path) -> None:
+    four = run_on(4, tmp_path / "four")
     assert json.loads((four / "origin.json").read_text())["devices"] == ["4 x cpu"]
     for name in ("rounds.csv", "clients.csv"):
-        assert (two / name).read_bytes() == (four / name).read_bytes()
+        assert (on_two / name).read_bytes() == (four / name).read_bytes()
 
 
 def test_devices_are_named_with_their_number() -> None:

@@ -75,8 +75,12 @@ def limit_programs(most: int = MOST_MAPPINGS) -> None:
     makes dozens of runs gets there. A program that is needed again comes from the cache on disk.
     """
     mappings = Path("/proc/self/maps")
-    if not mappings.exists() or mappings.read_bytes().count(b"\n") <= most:
-        return
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > most:
+        forget_programs()
+
+
+def forget_programs() -> None:
+    """Forget all compiled programs of this process."""
     for function in (compiled, compiled_for_groups):
         function.cache_clear()
     jax.clear_caches()
