@@ -270,6 +270,19 @@ def test_fedkl_stays_near_the_policy_sent_and_adapts_sigma_within_a_round() -> N
     assert float(second.info.anchor_distance) < float(free.info.anchor_distance)
 
 
+@pytest.mark.parametrize(
+    ("settings", "moves"), [({}, True), ({"anchor_coefficient": 1.0, "anchor_target": 1e-3}, False)]
+)
+def test_fedkl_moves_the_policy_with_its_defaults_and_not_with_those_of_the_authors_program(
+    settings: dict[str, float], moves: bool
+) -> None:
+    """At the learning rate of the presets, and compared with the distance that PPO moves."""
+    config = replace(FedKLConfig(**TINY, **settings), learning_rate=1e-3)
+    free = learned(FedKL(replace(config, anchor_coefficient=0.0), WORLD)).info.anchor_distance
+    held = learned(FedKL(config, WORLD)).info.anchor_distance
+    assert (float(held) > 0.9 * float(free)) == moves
+
+
 # FMARL
 
 
